@@ -1,0 +1,1 @@
+"""The control socket: beside the data path, never inside it."""

@@ -1,0 +1,166 @@
+"""What is said on the control socket and between a daemon and whoever starts it; pure.
+
+One JSON object a line, each way. Requests are a union tagged by ``ask``.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from guardfs import config
+from guardfs.core.model import ProcId, SessionId
+from guardfs.errors import ExitCode, GuardfsError
+from guardfs.state.schema import SessionRow
+
+LINE_LIMIT = 64 << 20
+"""Bytes of one reply: the states of a million records fit."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All that a daemon has to know to begin. Paths are absolute; flags are settings that were given."""
+
+    workspace: str
+    mountpoint: str
+    flags: dict[str, Any] = {}
+    track_all: bool = False
+    track_exe: tuple[str, ...] = ()
+    allow_other: bool = False
+
+    @property
+    def state(self) -> Path:
+        """The state directory of this workspace."""
+        return config.state_dir(self.workspace)
+
+
+class Running(msgspec.Struct, frozen=True):
+    """``daemon.json`` in the state directory: who serves a workspace, for the commands that look for it."""
+
+    process: ProcId
+    workspace: str
+    mountpoint: str
+    log: str
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A daemon's first and only line to whoever started it."""
+
+    error: str = ""
+    code: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+class Begin(msgspec.Struct, frozen=True, tag_field="ask", tag="begin"):
+    """The launcher asks for a session for all that runs below it."""
+
+    launcher: ProcId
+    label: str
+
+
+class Track(msgspec.Struct, frozen=True, tag_field="ask", tag="track"):
+    """A person asks that a running tree be tracked from now on."""
+
+    pid: int
+    label: str
+
+
+class End(msgspec.Struct, frozen=True, tag_field="ask", tag="end"):
+    """The launcher's tree is gone."""
+
+    session: SessionId
+
+
+class Status(msgspec.Struct, frozen=True, tag_field="ask", tag="status"):
+    """A person asks how things are; ``records`` asks for each record's state too."""
+
+    records: bool = False
+
+
+class Flush(msgspec.Struct, frozen=True, tag_field="ask", tag="flush"):
+    """Write all events to the store, where the asker reads them."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag_field="ask", tag="stop"):
+    """Unmount and end."""
+
+
+Request = Begin | Track | End | Status | Flush | Stop
+
+
+class SessionBegun(msgspec.Struct, frozen=True):
+    """Answers Begin and Track; ``cgroup`` is the file through which a process joins, or empty."""
+
+    session: SessionId
+    cgroup: str
+
+
+class RecordState(msgspec.Struct, frozen=True):
+    """One record, and what the file is to its session now. ``path`` is escaped; times in ns."""
+
+    path: str
+    state: str
+    how: str
+    taken_ns: int
+    size: int
+    sha256: str | None
+
+
+class SessionState(msgspec.Struct, frozen=True):
+    """One session; ``states`` counts its records by state."""
+
+    id: SessionId
+    kind: str
+    label: str
+    root: int
+    began_ns: int
+    alive: int
+    read: int
+    written: int
+    refused: int
+    records: int
+    states: dict[str, int]
+    each: tuple[RecordState, ...] = ()
+
+
+class MountState(msgspec.Struct, frozen=True):
+    """Answers Status."""
+
+    workspace: str
+    mountpoint: str
+    pid: int
+    log: str
+    match: str
+    open_files: int
+    sessions: tuple[SessionState, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A reply: one of the parts on success, or a message with an exit code."""
+
+    error: str = ""
+    code: int = 0
+    begun: SessionBegun | None = None
+    ended: SessionRow | None = None
+    state: MountState | None = None
+
+    def checked(self) -> "Answer":
+        """Itself, if it is a success. Raises GuardfsError."""
+        if self.error:
+            raise GuardfsError(self.error, ExitCode(self.code))
+        return self
+
+
+def running(state: Path) -> Running | None:
+    """Who served a workspace last, by its state directory; None where nobody has or the note is unreadable."""
+    try:
+        return msgspec.json.decode((state / "daemon.json").read_bytes(), type=Running)
+    except (OSError, msgspec.DecodeError):
+        return None  # Never mounted, or the daemon died while it wrote: then the mount table tells.
+
+
+def write_running(state: Path, note: Running) -> None:
+    """Leave the note, whole or not at all."""
+    part = state / "daemon.json.new"
+    part.write_bytes(msgspec.json.encode(note))
+    os.replace(part, state / "daemon.json")

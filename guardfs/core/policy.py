@@ -1,0 +1,117 @@
+"""The decision: pure tables over plain data, and how a record moves on.
+
+``decide`` is the whole contract of what is refused. Must not look at a file, a clock or a process; ``guard``
+brings what it needs.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from guardfs.core.fingerprint import Difference, Match
+from guardfs.core.intent import Intent
+from guardfs.core.model import Fingerprint, How, Record, Stamp
+from guardfs.core.verdict import ALLOW, Deny, Reason, Verdict
+
+
+class Target(StrEnum):
+    """What the target of an operation is to the session that asks."""
+
+    KNOWN = "known"
+    UNREAD = "unread"
+    TOUCHED = "touched"
+    REPLACED = "replaced"
+    MODIFIED = "modified"
+    GONE = "gone"
+    ABSENT = "absent"
+
+
+class Tier(StrEnum):
+    """How much of the rule applies at a path."""
+
+    GUARDED = "guarded"
+    EXEMPT = "exempt"
+    POLICY = "policy"
+
+
+class Append(StrEnum):
+    """Whether an append to a file that the session does not know is judged like any write."""
+
+    CHECK = "check"
+    ALLOW = "allow"
+
+
+class Rules(msgspec.Struct, frozen=True, gc=False):
+    """The settings that a decision depends on."""
+
+    match: Match = Match.STRICT
+    append: Append = Append.CHECK
+
+
+_FOUND = {
+    Difference.SAME: Target.KNOWN,
+    Difference.TOUCHED: Target.TOUCHED,
+    Difference.REPLACED: Target.REPLACED,
+    Difference.MODIFIED: Target.MODIFIED,
+}
+
+_REFUSED = {
+    Target.UNREAD: Reason.UNREAD,
+    Target.TOUCHED: Reason.TOUCHED,
+    Target.REPLACED: Reason.REPLACED,
+    Target.MODIFIED: Reason.MODIFIED,
+    Target.GONE: Reason.GONE,
+}
+
+
+def target_of(difference: Difference | None) -> Target:
+    """What a file is to a session: its record's difference from now, or None where there is no record."""
+    return Target.UNREAD if difference is None else _FOUND[difference]
+
+
+def refusal(target: Target) -> Reason | None:
+    """Why an operation on such a target is refused where the whole rule applies; None where it is not."""
+    return _REFUSED.get(target)
+
+
+def decide(intent: Intent, target: Target, tier: Tier, rules: Rules) -> Verdict:
+    """The verdict for one operation on one regular file or free name."""
+    if intent is Intent.READ or tier is Tier.EXEMPT:
+        return ALLOW
+    if tier is Tier.POLICY:
+        return Deny(Reason.POLICY)
+    if intent is Intent.APPEND and rules.append is Append.ALLOW:
+        return ALLOW
+    reason = refusal(target)
+    return ALLOW if reason is None else Deny(reason)
+
+
+def read_record(seen: Fingerprint, taken_ns: int, path: bytes) -> Record:
+    """The record of a session that has just been given these bytes."""
+    return Record(seen, taken_ns, How.READ, path)
+
+
+def written_record(stamp: Stamp, taken_ns: int, path: bytes, how: How = How.WRITE) -> Record:
+    """The record between a session's own write and its close: the stamp is known, the digest not yet."""
+    return Record(Fingerprint(stamp, None), taken_ns, how, path)
+
+
+def closed_record(record: Record, seen: Fingerprint, taken_ns: int) -> Record:
+    """The record of a session whose writes are done; what it wrote, it has seen."""
+    return msgspec.structs.replace(record, fingerprint=seen, taken_ns=taken_ns, proved=True)
+
+
+def proved_record(record: Record, seen: Fingerprint, taken_ns: int) -> Record:
+    """A record whose bytes have just been compared and found the same: its stamp is good again."""
+    return msgspec.structs.replace(record, fingerprint=seen, taken_ns=taken_ns, proved=True)
+
+
+def carried_record(record: Record, before: Stamp, after: Stamp) -> Record:
+    """The record after a change of names, mode, owner or times by the session itself.
+
+    Only a record that was good by its stamp is carried: another's change in between must stay visible.
+    ``taken_ns`` stays, so that the new ctime makes the record racy and the next verdict compares bytes.
+    """
+    if record.fingerprint.stamp != before:
+        return record
+    return msgspec.structs.replace(record, fingerprint=Fingerprint(after, record.fingerprint.digest))

@@ -1,0 +1,36 @@
+"""Names, times and differences as people read them; pure. Used by the log and by the command line."""
+
+from datetime import UTC, datetime
+
+from guardfs.core.model import Fingerprint
+
+
+def escape(name: bytes) -> str:
+    r"""A name on one line, whatever it holds, and unambiguous: a backslash is doubled, the rest is \\xNN.
+
+    Valid UTF-8 stays readable; control characters and invalid bytes are escaped.
+    """
+    text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def when(ns: int) -> str:
+    """A time in ns since the epoch, in UTC, to the microsecond."""
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def stamp_difference(then: Fingerprint, now: Fingerprint) -> str:
+    """What differs between two states, then and now."""
+    a, b = then.stamp, now.stamp
+    parts = []
+    if a.size != b.size:
+        parts.append(f"size {a.size} -> {b.size}")
+    if a.mtime_ns != b.mtime_ns:
+        parts.append(f"mtime {when(a.mtime_ns)} -> {when(b.mtime_ns)}")
+    if a.file != b.file:
+        parts.append(f"inode {a.file.ino} -> {b.file.ino}")
+    if then.digest and now.digest and then.digest != now.digest:
+        parts.append(f"sha256 {then.digest.hex()[:12]} -> {now.digest.hex()[:12]}")
+    if not parts and a.ctime_ns != b.ctime_ns:
+        parts.append(f"ctime {when(a.ctime_ns)} -> {when(b.ctime_ns)}")
+    return ", ".join(parts) or "nothing that stat shows"

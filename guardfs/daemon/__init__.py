@@ -1,0 +1,1 @@
+"""The composition root: build, start, wait, stop in reverse."""

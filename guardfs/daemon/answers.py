@@ -1,0 +1,152 @@
+"""What the daemon answers on its control socket."""
+
+from collections import Counter
+from pathlib import Path
+
+import trio
+
+from guardfs import backing
+from guardfs.control.protocol import (
+    Answer,
+    Begin,
+    End,
+    Flush,
+    MountState,
+    Plan,
+    RecordState,
+    Request,
+    SessionBegun,
+    SessionState,
+    Status,
+    Stop,
+    Track,
+)
+from guardfs.core import policy
+from guardfs.core.fingerprint import by_bytes, by_stamp
+from guardfs.core.model import ProcId, Record
+from guardfs.core.wording import escape
+from guardfs.errors import ExitCode, GuardfsError
+from guardfs.guard.judge import Desk
+from guardfs.guard.sessions import Session
+from guardfs.procs import reading
+from guardfs.procs.cgroups import procs_file
+from guardfs.state.schema import SessionKind
+from guardfs.state.store import Store
+
+
+class Answers:
+    """One method per request; GuardfsErrors go back to the asker."""
+
+    def __init__(self, plan: Plan, state: Path, desk: Desk, store: Store, stopping: trio.Event) -> None:
+        self._plan = plan
+        self._state = state
+        self._desk = desk
+        self._store = store
+        self._stopping = stopping
+
+    async def answer(self, request: Request) -> Answer:
+        """Answer one request."""
+        match request:
+            case Begin():
+                return self._begin(SessionKind.RUN, request.launcher, request.label)
+            case Track():
+                return self._track(request)
+            case End():
+                return await self._end(request)
+            case Status():
+                return Answer(state=await self._status(records=request.records))
+            case Flush():
+                await self._store.flush()
+                return Answer()
+            case Stop():
+                self._stopping.set()
+                return Answer()
+
+    def _track(self, request: Track) -> Answer:
+        try:
+            root = reading.process(request.pid)
+        except OSError:
+            raise GuardfsError(
+                f"no process {request.pid}; name a living one, e.g. the agent's shell", ExitCode.NO_INPUT
+            ) from None
+        session = self._desk.census.session_of(root)
+        if session is not None:
+            raise GuardfsError(f"process {request.pid} is tracked already, as {session}", ExitCode.BUSY)
+        return self._begin(SessionKind.TRACK, root, request.label)
+
+    def _begin(self, kind: SessionKind, root: ProcId, label: str) -> Answer:
+        if self._plan.track_all:
+            raise GuardfsError(
+                "the whole mount is one session already (--track-all); just start the command in it",
+                ExitCode.USAGE,
+            )
+        session = self._desk.registry.begin(kind, root, label)
+        return Answer(begun=SessionBegun(session.id, procs_file(session.row.cgroup)))
+
+    async def _end(self, request: End) -> Answer:
+        if request.session not in self._desk.sessions:
+            raise GuardfsError(f"no session {request.session}", ExitCode.NO_INPUT)
+        return Answer(ended=self._desk.registry.end(request.session))
+
+    async def _status(self, *, records: bool) -> MountState:
+        states = [await self._session_state(session, records=records) for session in self._desk.sessions]
+        return MountState(
+            workspace=self._plan.workspace,
+            mountpoint=self._plan.mountpoint,
+            pid=reading.own_pid(),
+            log=str(self._state / "log"),
+            match=self._desk.settings.match.value,
+            open_files=len(self._desk.handles),
+            sessions=tuple(states),
+        )
+
+    async def _session_state(self, session: Session, *, records: bool) -> SessionState:
+        each = [await self._record_state(record) for record in session.records()]
+        row = session.row
+        return SessionState(
+            id=row.id,
+            kind=row.kind.value,
+            label=row.label,
+            root=row.root.pid,
+            began_ns=row.began_ns,
+            alive=len(self._desk.census.living_members(row.id)),
+            read=row.read,
+            written=row.written,
+            refused=row.refused,
+            records=len(each),
+            states=dict(Counter(state.state for state in each)),
+            each=tuple(each) if records else (),
+        )
+
+    async def _record_state(self, record: Record) -> RecordState:
+        """What a record's file is to its session at the path where it was last seen."""
+        seen = record.fingerprint
+        return RecordState(
+            path=escape(record.path),
+            state=await trio.to_thread.run_sync(self._state_of, record),
+            how=record.how.value,
+            taken_ns=record.taken_ns,
+            size=seen.stamp.size,
+            sha256=seen.digest.hex() if seen.digest else None,
+        )
+
+    def _state_of(self, record: Record) -> str:
+        """In a worker thread: it walks and hashes, and touches nothing that the event loop owns."""
+        try:
+            fd = backing.open_below(self._desk.inodes.root.descriptors[0], record.path)
+        except OSError:
+            return "gone"
+        try:
+            difference = by_stamp(record, backing.stamp(fd))
+            if difference is None:
+                look = backing.open_to_judge(fd)
+                try:
+                    now = backing.fingerprint(look, self._desk.settings.hash_limit)
+                finally:
+                    backing.close(look)
+                difference = by_bytes(record, now, self._desk.settings.match)
+            return policy.target_of(difference).value
+        except OSError:
+            return "unreadable"
+        finally:
+            backing.close(fd)

@@ -1,0 +1,263 @@
+"""The inode table: which backing inode the kernel's numbers mean, and how to reach it.
+
+A node is named by (device, inode), never by a stored path. It is reached through an open handle's descriptor,
+a pinned O_PATH descriptor, or a parent and a name whose finding is checked; pins are few and evicted, since a
+descriptor per known file is more than a process may have. Plain functions on the event loop, hence atomic; a
+descriptor that ``descriptor`` returns is good until the next ``await``. Must not know sessions or verdicts.
+"""
+
+import errno
+import os
+import stat
+from collections import OrderedDict
+
+from guardfs import backing
+from guardfs.core.model import FileId
+
+ROOT = 1
+"""FUSE_ROOT_ID (linux/fuse.h)."""
+_OWN_NUMBERS = 1 << 62
+"""Numbers from here on are ours: for inodes whose own number is taken by another file system's."""
+PIN_LIMIT = 512
+"""Pinned O_PATH descriptors; many more than one request needs, many fewer than a process may have."""
+
+_DEEPEST = 4096
+"""Names in a path before it counts as a loop."""
+
+
+class Node:
+    """One inode that the kernel or a handle knows. All fields belong to the event loop.
+
+    ``names`` are the places where it was last seen, newest last. ``lookups`` is the kernel's lookup count.
+    ``descriptors`` are those of open handles. ``children`` counts nodes that name this one as a parent.
+    """
+
+    __slots__ = ("children", "descriptors", "file", "kind", "lookups", "names", "number", "pin", "unlinked")
+
+    def __init__(self, number: int, file: FileId, kind: int) -> None:
+        self.number = number
+        self.file = file
+        self.kind = kind
+        self.lookups = 0
+        self.children = 0
+        self.names: dict[tuple[Node, bytes], None] = {}
+        self.descriptors: list[int] = []
+        self.pin: int | None = None
+        self.unlinked = False
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether it has bytes to lose."""
+        return stat.S_ISREG(self.kind)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it holds names."""
+        return stat.S_ISDIR(self.kind)
+
+
+def stale() -> OSError:
+    """Sends the kernel back for a fresh lookup: it repeats a path walk once on ESTALE."""
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+class Inodes:
+    """Invariant: a node is in the table while lookups, handles or children hold it; the root always."""
+
+    def __init__(self, root_fd: int, pin_limit: int = PIN_LIMIT) -> None:
+        st = os.fstat(root_fd)
+        self.root = Node(ROOT, backing.file_id(st), stat.S_IFMT(st.st_mode))
+        self.root.descriptors.append(root_fd)
+        self._pin_limit = pin_limit
+        self._by_number: dict[int, Node] = {ROOT: self.root}
+        self._by_file: dict[FileId, Node] = {self.root.file: self.root}
+        self._pins: OrderedDict[int, Node] = OrderedDict()
+        self._own_numbers = _OWN_NUMBERS
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def get(self, number: int) -> Node:
+        """The node that the kernel means by a number. Raises OSError(ESTALE) for one we never gave."""
+        node = self._by_number.get(number)
+        if node is None:
+            raise stale()
+        return node
+
+    def find(self, parent: Node, name: bytes) -> tuple[Node, os.stat_result]:
+        """What stands at a name now, pinned; no lookup is counted. Raises OSError as openat(2)."""
+        fd = backing.open_path(self.descriptor(parent), name)
+        try:
+            st = os.fstat(fd)
+            node = self.see(parent, name, st)
+        except BaseException:
+            os.close(fd)  # Nobody else has it yet.
+            raise
+        if node.pin is None:
+            self._pin(node, fd)
+        else:
+            os.close(fd)
+        return node, st
+
+    def see(self, parent: Node, name: bytes, st: os.stat_result) -> Node:
+        """The node of what was just seen at a name, made where it is new."""
+        file, kind = backing.file_id(st), stat.S_IFMT(st.st_mode)
+        node = self._by_file.get(file)
+        if node is not None and node.kind != kind:
+            self._retire(node)  # The inode number has been used again for something else.
+            node = None
+        if node is None:
+            node = Node(self._number_for(file), file, kind)
+            self._by_number[node.number] = node
+            self._by_file[file] = node
+        self._name(node, parent, name)
+        return node
+
+    def forget(self, number: int, lookups: int) -> None:
+        """The kernel drops lookups (FUSE_FORGET); unknown numbers are ignored, there is no reply."""
+        node = self._by_number.get(number)
+        if node is not None:
+            node.lookups = max(0, node.lookups - lookups)
+            self.release_if_unused(node)
+
+    def descriptor(self, node: Node) -> int:
+        """A descriptor that pins the node's inode, good until the next ``await``.
+
+        Raises:
+            OSError: ESTALE where the node can no longer be found at any name that it had.
+        """
+        if node.pin is not None:
+            self._pins.move_to_end(node.number)
+            return node.pin
+        if node.descriptors:
+            return node.descriptors[0]
+        for parent, name in reversed(list(node.names)):
+            fd = self._open_if_same(node, parent, name)
+            if fd is not None:
+                self._pin(node, fd)
+                return fd
+            self._unname(node, parent, name)
+        raise stale()
+
+    def stat(self, node: Node) -> os.stat_result:
+        """The node's present attributes."""
+        return os.fstat(self.descriptor(node))
+
+    def path(self, node: Node) -> bytes:
+        """Where a node was last seen, relative to the mount; for people and for tiers."""
+        parts: list[bytes] = []
+        while node is not self.root:
+            if not node.names or len(parts) > _DEEPEST:
+                return b"/".join([b"(unlinked)", *reversed(parts)])
+            node, name = next(reversed(node.names))
+            parts.append(name)
+        return b"/".join(reversed(parts))
+
+    def paths(self, node: Node) -> list[bytes]:
+        """Every path that a node was seen at, newest first."""
+        return [self.path_at(parent, name) for parent, name in reversed(node.names)]
+
+    def path_at(self, parent: Node, name: bytes) -> bytes:
+        """The path of a name in a directory."""
+        above = self.path(parent)
+        return above + b"/" + name if above else name
+
+    def removed(self, parent: Node, name: bytes, node: Node) -> None:
+        """A name is gone; the last one's node serves only what still holds it, never the number's next file."""
+        self._unname(node, parent, name)
+        try:
+            links = self.stat(node).st_nlink
+        except OSError:
+            links = 0  # Not to be found any more.
+        if links == 0 or node.is_directory:
+            self._retire(node)
+
+    def moved(self, node: Node, parent: Node, name: bytes, new_parent: Node, new_name: bytes) -> None:
+        """A node stands at another name now."""
+        self._unname(node, parent, name)
+        self._name(node, new_parent, new_name)
+
+    def hold(self, node: Node, fd: int) -> None:
+        """An open handle's descriptor keeps the node."""
+        node.descriptors.append(fd)
+
+    def let_go(self, node: Node, fd: int) -> None:
+        """An open handle is closing its descriptor."""
+        node.descriptors.remove(fd)
+        self.release_if_unused(node)
+
+    def release_if_unused(self, node: Node) -> None:
+        """Drop a node that nothing holds, and with it the parents that only it held."""
+        while not (node.lookups or node.descriptors or node.children or node is self.root):
+            self._by_number.pop(node.number, None)
+            if self._by_file.get(node.file) is node:
+                del self._by_file[node.file]
+            self._unpin(node)
+            parents = [parent for parent, _ in node.names]
+            node.names.clear()
+            for parent in parents:
+                parent.children -= 1
+            for parent in parents[1:]:
+                self.release_if_unused(parent)
+            if not parents:
+                return
+            node = parents[0]
+
+    def close(self) -> None:
+        """Give all pins back."""
+        for node in list(self._pins.values()):
+            self._unpin(node)
+
+    def _number_for(self, file: FileId) -> int:
+        if file.ino > ROOT and file.ino < _OWN_NUMBERS and file.ino not in self._by_number:
+            return file.ino
+        self._own_numbers += 1
+        return self._own_numbers
+
+    def _retire(self, node: Node) -> None:
+        """Its (device, inode) may soon mean another file; the node lives on for those who hold it."""
+        node.unlinked = True
+        if self._by_file.get(node.file) is node:
+            del self._by_file[node.file]
+        self.release_if_unused(node)
+
+    def _name(self, node: Node, parent: Node, name: bytes) -> None:
+        if node is self.root:
+            return
+        if node.is_directory:
+            for place in list(node.names):
+                if place != (parent, name):
+                    self._unname(node, *place)
+        if node.names.pop((parent, name), self) is self:
+            parent.children += 1
+        node.names[parent, name] = None
+
+    def _unname(self, node: Node, parent: Node, name: bytes) -> None:
+        if node.names.pop((parent, name), self) is not self:
+            parent.children -= 1
+            self.release_if_unused(parent)
+
+    def _open_if_same(self, node: Node, parent: Node, name: bytes) -> int | None:
+        try:
+            fd = backing.open_path(self.descriptor(parent), name)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return None
+            raise
+        st = os.fstat(fd)
+        if backing.file_id(st) == node.file and stat.S_IFMT(st.st_mode) == node.kind:
+            return fd
+        os.close(fd)
+        return None
+
+    def _pin(self, node: Node, fd: int) -> None:
+        node.pin = fd
+        self._pins[node.number] = node
+        while len(self._pins) > self._pin_limit:
+            self._unpin(next(iter(self._pins.values())))
+
+    def _unpin(self, node: Node) -> None:
+        if node.pin is not None:
+            del self._pins[node.number]
+            os.close(node.pin)
+            node.pin = None

@@ -1,0 +1,1 @@
+"""The only rooms that read /proc, pidfds and cgroups."""

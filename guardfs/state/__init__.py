@@ -1,0 +1,1 @@
+"""What survives a restart: the layout in ``schema``, LMDB in ``store``."""
