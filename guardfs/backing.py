@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import resource
 from stat import S_IMODE, S_ISGID, S_ISUID
 
 from guardfs.core.model import FileId, Fingerprint, Stamp
@@ -82,6 +83,11 @@ def pwrite(fd: int, data: bytes, offset: int) -> int:
 def stamp(fd: int) -> Stamp:
     """The present stamp of an open descriptor."""
     return stamp_of(os.fstat(fd))
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def open_root(path: str) -> int:

@@ -8,8 +8,9 @@ import errno as errnos
 import hashlib
 import os
 import re
+from enum import EnumType, StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -22,20 +23,39 @@ _POLICY_FILE_LIMIT = 1 << 20
 """Bytes of ``.guardfs.toml`` that are read: more is no settings file."""
 
 
+_WORDS = {"array": "a list", "object": "a table", "str": "a string", "int": "a whole number", "bool": "true or false"}
+
+
+class Errno(StrEnum):
+    """What a refusal may fail with: errors that programs report, and that make neither them nor the kernel give up asking."""
+
+    EIO = "EIO"
+    EACCES = "EACCES"
+    EPERM = "EPERM"
+    EROFS = "EROFS"
+    EBUSY = "EBUSY"
+
+
+class Reads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table ``[reads]``: what counts as having seen a file."""
+
+    ignore: tuple[str, ...] = ("git", "jj", "svn")
+    """Programs whose opens are no reads."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of a mount; the field names are the keys of ``.guardfs.toml``."""
 
     match: Match = Match.STRICT
     append: Append = Append.CHECK
-    errno: str = "EIO"
+    errno: Errno = Errno.EIO
     unknown_caller: Literal["untracked", "tracked"] = "untracked"
-    hash_limit: int = 64 << 20
+    hash_limit: Annotated[int, msgspec.Meta(ge=0)] = 64 << 20
     """Bytes; larger files are known by their stat fields alone."""
-    max_records: int = 1_000_000
+    max_records: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     """Records per session; the least recently read goes first."""
     exempt: tuple[str, ...] = (".git/",)
-    reads_ignore: tuple[str, ...] = msgspec.field(default=("git", "jj", "svn"), name="reads-ignore")
-    """Programs whose opens are no reads."""
+    reads: Reads = Reads()
 
     @property
     def rules(self) -> Rules:
@@ -50,62 +70,75 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def errno_number(self) -> int:
         """The errno of a refusal."""
-        return int(getattr(errnos, self.errno))
+        return int(getattr(errnos, self.errno.value))
 
 
-def load(workspace_fd: int, flags: dict[str, Any]) -> Settings:
+def load(workspace_fd: int, workspace: str, flags: dict[str, Any]) -> Settings:
     """Read the settings of a workspace and lay the flags that were given over them.
 
     Raises:
         GuardfsError: the file cannot be read or parsed, or a key or value is wrong.
     """
-    return _validated(_file_values(workspace_fd) | flags)
+    file = os.path.join(workspace, os.fsdecode(POLICY_FILE))
+    values = _file_values(workspace_fd, file)
+    try:
+        _refuse_unknown(values, Settings)
+        return msgspec.convert(values | flags, Settings)
+    except (_UnknownKey, msgspec.ValidationError) as error:
+        raise GuardfsError(f"{file}: {_explained(str(error))}", ExitCode.CONFIG) from error
 
 
-def _file_values(workspace_fd: int) -> dict[str, Any]:
-    name = os.fsdecode(POLICY_FILE)
+def _file_values(workspace_fd: int, file: str) -> dict[str, Any]:
     try:
         fd = os.open(POLICY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=workspace_fd)
+        with open(fd, "rb") as opened:
+            text = opened.read(_POLICY_FILE_LIMIT)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise GuardfsError(
-            f"{name}: {error.strerror}; make it a readable file or remove it", ExitCode.CONFIG
+            f"{file}: {error.strerror}; make it a readable file or remove it", ExitCode.CONFIG
         ) from error
-    with open(fd, "rb") as file:
-        text = file.read(_POLICY_FILE_LIMIT)
     try:
         return dict(msgspec.toml.decode(text, type=dict[str, Any]))
     except msgspec.DecodeError as error:
-        raise GuardfsError(f"{name}: not valid TOML: {error}", ExitCode.CONFIG) from error
+        raise GuardfsError(f"{file}: not valid TOML: {error}; correct it or remove it", ExitCode.CONFIG) from error
 
 
-def _validated(values: dict[str, Any]) -> Settings:
-    known = msgspec.structs.fields(Settings)
-    _refuse_unknown(values, [field.encode_name for field in known])
-    try:
-        settings = msgspec.convert(values, Settings)
-    except msgspec.ValidationError as error:
-        raise GuardfsError(_explained(str(error)), ExitCode.CONFIG) from error
-    if settings.hash_limit < 0 or settings.max_records < 1:
-        raise GuardfsError("setting hash_limit must be 0 or more and max_records 1 or more", ExitCode.CONFIG)
-    if not isinstance(getattr(errnos, settings.errno, None), int):
-        raise GuardfsError(f"setting errno: {settings.errno!r} is no errno name; use EIO or EACCES", ExitCode.CONFIG)
-    return settings
+class _UnknownKey(Exception):
+    pass
 
 
-def _refuse_unknown(values: dict[str, Any], known: list[str]) -> None:
-    for key in values:
+def _refuse_unknown(values: dict[str, Any], table: type[msgspec.Struct], prefix: str = "") -> None:
+    """msgspec would refuse these as well, but knows no nearest key."""
+    known = {field.name: field.type for field in msgspec.structs.fields(table)}
+    for key, value in values.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise GuardfsError(f"setting {key!r} is not known; {hint}", ExitCode.CONFIG)
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(prefix + k for k in known)}"
+            raise _UnknownKey(f"setting '{prefix}{key}' is not known; {hint}")
+        kind = known[key]
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            _refuse_unknown(value, kind, f"{prefix}{key}.")
 
 
 def _explained(error: str) -> str:
-    """msgspec names the place as ``$.key``; people know it as a setting."""
-    message, _, place = error.partition(" - at `$.")
-    return f"setting {place.rstrip('`') or '?'}: {message[:1].lower()}{message[1:]}"
+    """msgspec names the place as ``$.key`` and the types as JSON and Python do; people know settings and TOML."""
+    message, at, place = error.partition(" - at `$.")
+    if not at:
+        return message
+    for word, plain in _WORDS.items():
+        message = message.replace(f"`{word}`", plain)
+    return f"setting '{place.rstrip('`')}': {message[:1].lower()}{message[1:]}{_choice(place.rstrip('`'))}"
+
+
+def _choice(place: str) -> str:
+    """What may be said instead, where that can be listed."""
+    kind = next((field.type for field in msgspec.structs.fields(Settings) if field.name == place), None)
+    values = [each.value for each in kind] if isinstance(kind, EnumType) else []
+    if get_origin(kind) is Literal:
+        values = list(get_args(kind))
+    return f"; one of {', '.join(values)}" if values else ""
 
 
 def state_root() -> Path:
@@ -118,8 +151,14 @@ def state_root() -> Path:
     if own:
         return Path(os.path.abspath(own))
     xdg = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(xdg) if os.path.isabs(xdg) else Path.home() / ".local" / "state"
-    return base / "guardfs"
+    return (Path(xdg) if os.path.isabs(xdg) else _home() / ".local" / "state") / "guardfs"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise GuardfsError("this user has no home directory; set GUARDFS_STATE to a directory", ExitCode.CONFIG) from error
 
 
 def state_dir(workspace: str) -> Path:

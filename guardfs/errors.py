@@ -4,6 +4,8 @@ A user's mistake carries one line that names the thing, the reason and the way o
 and is logged with its frames.
 """
 
+import contextlib
+import sys
 import traceback
 from enum import IntEnum
 
@@ -46,6 +48,15 @@ class GuardfsError(Exception):
 
 class StoreError(Exception):
     """The store cannot be opened, read or written; memory goes on deciding."""
+
+
+def say(message: str) -> None:
+    """One line to the person at the terminal, whatever names are in it; the terminal may be gone."""
+    if sys.stderr is None:
+        return  # Closed by our caller; print() would take stdout instead, which is COMMAND's.
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    with contextlib.suppress(OSError):
+        print(f"guardfs: {line}", file=sys.stderr, flush=True)
 
 
 def where(error: BaseException) -> dict[str, str]:

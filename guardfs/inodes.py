@@ -3,7 +3,8 @@
 A node is named by (device, inode), never by a stored path. It is reached through an open handle's descriptor,
 a pinned O_PATH descriptor, or a parent and a name whose finding is checked; pins are few and evicted, since a
 descriptor per known file is more than a process may have. Plain functions on the event loop, hence atomic; a
-descriptor that ``descriptor`` returns is good until the next ``await``. Must not know sessions or verdicts.
+descriptor that ``descriptor`` returns is good until the next ``await``: each call pins two nodes at most, and
+the pins of one request are the youngest of many. Must not know sessions or verdicts.
 """
 
 import errno
@@ -20,6 +21,10 @@ _OWN_NUMBERS = 1 << 62
 """Numbers from here on are ours: for inodes whose own number is taken by another file system's."""
 PIN_LIMIT = 512
 """Pinned O_PATH descriptors; many more than one request needs, many fewer than a process may have."""
+_FEWEST_PINS = 16
+"""What one request needs, and some more, however few descriptors a process may have."""
+_GIVEN_LIMIT = 1 << 16
+"""Numbers of our own that are remembered after their file was forgotten, so that st_ino stays the same."""
 
 _DEEPEST = 4096
 """Names in a path before it counts as a loop."""
@@ -62,16 +67,21 @@ def stale() -> OSError:
 
 
 class Inodes:
-    """Invariant: a node is in the table while lookups, handles or children hold it; the root always."""
+    """Invariant: a node is in the table while lookups, handles or children hold it; the root always.
 
-    def __init__(self, root_fd: int, pin_limit: int = PIN_LIMIT) -> None:
+    A node that was found and that nothing holds yet stays while its pin does.
+    """
+
+    def __init__(self, root_fd: int, pin_limit: int | None = None) -> None:
         st = os.fstat(root_fd)
         self.root = Node(ROOT, backing.file_id(st), stat.S_IFMT(st.st_mode))
         self.root.descriptors.append(root_fd)
-        self._pin_limit = pin_limit
+        self._pin_limit = pin_limit or max(_FEWEST_PINS, min(PIN_LIMIT, backing.descriptor_limit() // 4))
         self._by_number: dict[int, Node] = {ROOT: self.root}
         self._by_file: dict[FileId, Node] = {self.root.file: self.root}
-        self._pins: OrderedDict[int, Node] = OrderedDict()
+        self._pins: OrderedDict[Node, None] = OrderedDict()
+        self._last_pins: OrderedDict[Node, None] = OrderedDict()
+        self._given: OrderedDict[FileId, int] = OrderedDict()
         self._own_numbers = _OWN_NUMBERS
 
     def __len__(self) -> int:
@@ -97,6 +107,7 @@ class Inodes:
             self._pin(node, fd)
         else:
             os.close(fd)
+            self._use_pin(node)
         return node, st
 
     def see(self, parent: Node, name: bytes, st: os.stat_result) -> Node:
@@ -126,18 +137,11 @@ class Inodes:
         Raises:
             OSError: ESTALE where the node can no longer be found at any name that it had.
         """
-        if node.pin is not None:
-            self._pins.move_to_end(node.number)
-            return node.pin
-        if node.descriptors:
-            return node.descriptors[0]
-        for parent, name in reversed(list(node.names)):
-            fd = self._open_if_same(node, parent, name)
-            if fd is not None:
-                self._pin(node, fd)
-                return fd
-            self._unname(node, parent, name)
-        raise stale()
+        fd = self._at_hand(node)
+        if fd is None:
+            fd = self._reopened(node)
+            self._pin(node, fd)
+        return fd
 
     def stat(self, node: Node) -> os.stat_result:
         """The node's present attributes."""
@@ -153,6 +157,10 @@ class Inodes:
             parts.append(name)
         return b"/".join(reversed(parts))
 
+    def named_path(self, node: Node) -> bytes | None:
+        """Its path, or None for a node that has no name left."""
+        return self.path(node) if node.names or node is self.root else None
+
     def paths(self, node: Node) -> list[bytes]:
         """Every path that a node was seen at, newest first."""
         return [self.path_at(parent, name) for parent, name in reversed(node.names)]
@@ -161,6 +169,10 @@ class Inodes:
         """The path of a name in a directory."""
         above = self.path(parent)
         return above + b"/" + name if above else name
+
+    def parent(self, node: Node) -> Node:
+        """The directory that a directory was last seen in; the root is its own."""
+        return next(reversed(node.names))[0] if node.names else node
 
     def removed(self, parent: Node, name: bytes, node: Node) -> None:
         """A name is gone; the last one's node serves only what still holds it, never the number's next file."""
@@ -174,8 +186,9 @@ class Inodes:
 
     def moved(self, node: Node, parent: Node, name: bytes, new_parent: Node, new_name: bytes) -> None:
         """A node stands at another name now."""
-        self._unname(node, parent, name)
         self._name(node, new_parent, new_name)
+        if (parent, name) != (new_parent, new_name):
+            self._unname(node, parent, name)
 
     def hold(self, node: Node, fd: int) -> None:
         """An open handle's descriptor keeps the node."""
@@ -189,14 +202,12 @@ class Inodes:
     def release_if_unused(self, node: Node) -> None:
         """Drop a node that nothing holds, and with it the parents that only it held."""
         while not (node.lookups or node.descriptors or node.children or node is self.root):
-            self._by_number.pop(node.number, None)
+            if self._by_number.get(node.number) is node:
+                del self._by_number[node.number]
             if self._by_file.get(node.file) is node:
                 del self._by_file[node.file]
             self._unpin(node)
-            parents = [parent for parent, _ in node.names]
-            node.names.clear()
-            for parent in parents:
-                parent.children -= 1
+            parents = self._clear_names(node)
             for parent in parents[1:]:
                 self.release_if_unused(parent)
             if not parents:
@@ -205,45 +216,108 @@ class Inodes:
 
     def close(self) -> None:
         """Give all pins back."""
-        for node in list(self._pins.values()):
+        for node in [*self._pins, *self._last_pins]:
             self._unpin(node)
 
     def _number_for(self, file: FileId) -> int:
-        if file.ino > ROOT and file.ino < _OWN_NUMBERS and file.ino not in self._by_number:
+        """The file's own number where it is free; a number given once is given again, so that st_ino is stable."""
+        given = self._given.get(file)
+        if given is None and ROOT < file.ino < _OWN_NUMBERS and file.ino not in self._by_number:
             return file.ino
-        self._own_numbers += 1
-        return self._own_numbers
+        if given is None or given in self._by_number:
+            self._own_numbers += 1
+            given = self._own_numbers
+        self._given[file] = given
+        self._given.move_to_end(file)
+        if len(self._given) > _GIVEN_LIMIT:
+            self._given.popitem(last=False)
+        return given
 
     def _retire(self, node: Node) -> None:
-        """Its (device, inode) may soon mean another file; the node lives on for those who hold it."""
+        """Its (device, inode) may soon mean another file; the node lives on for those who hold it.
+
+        Without names it cannot be found again, least of all as that other file; so its pin is kept apart from
+        those that make room for others, for a process that stands in it.
+        """
         node.unlinked = True
         if self._by_file.get(node.file) is node:
             del self._by_file[node.file]
+        if node in self._pins:
+            del self._pins[node]
+            self._last_pins[node] = None
+            self._evict(self._last_pins)
+        for parent in self._clear_names(node):
+            self.release_if_unused(parent)
         self.release_if_unused(node)
 
     def _name(self, node: Node, parent: Node, name: bytes) -> None:
         if node is self.root:
             return
-        if node.is_directory:
-            for place in list(node.names):
-                if place != (parent, name):
-                    self._unname(node, *place)
         if node.names.pop((parent, name), self) is self:
             parent.children += 1
         node.names[parent, name] = None
+        if node.is_directory:
+            for place in list(node.names)[:-1]:
+                self._unname(node, *place)
 
     def _unname(self, node: Node, parent: Node, name: bytes) -> None:
         if node.names.pop((parent, name), self) is not self:
             parent.children -= 1
             self.release_if_unused(parent)
 
-    def _open_if_same(self, node: Node, parent: Node, name: bytes) -> int | None:
-        try:
-            fd = backing.open_path(self.descriptor(parent), name)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+    def _clear_names(self, node: Node) -> list[Node]:
+        parents = [parent for parent, _ in node.names]
+        node.names.clear()
+        for parent in parents:
+            parent.children -= 1
+        return parents
+
+    def _at_hand(self, node: Node) -> int | None:
+        if node.pin is not None:
+            self._use_pin(node)
+            return node.pin
+        return node.descriptors[0] if node.descriptors else None
+
+    def _reopened(self, node: Node) -> int:
+        for parent, name in reversed(list(node.names)):
+            dir_fd = self._walk(parent)
+            fd = None if dir_fd is None else self._open_if_same(node, dir_fd, name)
+            if fd is not None:
+                return fd
+            self._unname(node, parent, name)
+        raise stale()
+
+    def _walk(self, node: Node) -> int | None:
+        """Reach a directory from the nearest one above it that is at hand, and pin it; None if it has moved.
+
+        A loop, since trees are deeper than Python's stack; and without pins on the way, which would push out
+        those that this request still needs.
+        """
+        way: dict[Node, bytes] = {}
+        above = node
+        while (fd := self._at_hand(above)) is None:
+            if not above.names or above in way:
                 return None
-            raise
+            way[above], above = next(iter(above.names))[::-1]
+        own = None
+        for below, name in reversed(way.items()):
+            try:
+                found = self._open_if_same(below, fd, name)
+            finally:
+                if own is not None:
+                    os.close(own)
+            if found is None:
+                return None
+            fd = own = found
+        if own is not None:
+            self._pin(node, own)
+        return fd
+
+    def _open_if_same(self, node: Node, dir_fd: int, name: bytes) -> int | None:
+        try:
+            fd = backing.open_path(dir_fd, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         st = os.fstat(fd)
         if backing.file_id(st) == node.file and stat.S_IFMT(st.st_mode) == node.kind:
             return fd
@@ -252,12 +326,22 @@ class Inodes:
 
     def _pin(self, node: Node, fd: int) -> None:
         node.pin = fd
-        self._pins[node.number] = node
-        while len(self._pins) > self._pin_limit:
-            self._unpin(next(iter(self._pins.values())))
+        pins = self._last_pins if node.unlinked else self._pins
+        pins[node] = None
+        self._evict(pins)
+
+    def _use_pin(self, node: Node) -> None:
+        (self._last_pins if node.unlinked else self._pins).move_to_end(node)
+
+    def _evict(self, pins: OrderedDict[Node, None]) -> None:
+        while len(pins) > self._pin_limit:
+            node = next(iter(pins))
+            self._unpin(node)
+            self.release_if_unused(node)
 
     def _unpin(self, node: Node) -> None:
+        self._pins.pop(node, None)
+        self._last_pins.pop(node, None)
         if node.pin is not None:
-            del self._pins[node.number]
             os.close(node.pin)
             node.pin = None

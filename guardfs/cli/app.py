@@ -1,23 +1,27 @@
 """The commands. Each turns its arguments into one call and prints the outcome."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import exceptions as typer_errors
 
 from guardfs import __version__
+from guardfs.config import Errno
 from guardfs.core.fingerprint import Match
 from guardfs.core.policy import Append
-from guardfs.errors import ExitCode, GuardfsError
+from guardfs.core.wording import escape
+from guardfs.errors import ExitCode, GuardfsError, say
+
+if TYPE_CHECKING:
+    from guardfs.control.protocol import Begun, Plan
 
 app = typer.Typer(
     name="guardfs",
     help="A file system that keeps a coding agent from destroying work it has not seen.",
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -30,9 +34,7 @@ AppendOption = Annotated[
     Append | None,
     typer.Option("--append", help="Whether an append is judged like any write.", show_default="check"),
 ]
-ErrnoOption = Annotated[
-    str | None, typer.Option("--errno", metavar="NAME", help="The errno of a refusal.", show_default="EIO")
-]
+ErrnoOption = Annotated[Errno | None, typer.Option("--errno", help="The errno of a refusal.", show_default="EIO")]
 AllowOtherOption = Annotated[bool, typer.Option("--allow-other", help="Let other users in; root's mounts always do.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 PathArgument = Annotated[str, typer.Argument(metavar="[PATH]", help="Any path in the workspace or mount.")]
@@ -43,23 +45,37 @@ def _flags(**given: Any) -> dict[str, Any]:
     return {key: getattr(value, "value", value) for key, value in given.items() if value is not None}
 
 
+def _label(given: str) -> str:
+    """A session's name goes into the log and the store, which hold no raw bytes."""
+    return escape(os.fsencode(given))
+
+
+def _pid(given: str) -> int:
+    if not given.isdecimal() or int(given) < 1:
+        raise typer.BadParameter(f"{given!r} is no process id")
+    return int(given)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"guardfs {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _top(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command(
     help="Mount over WORKSPACE, run COMMAND there as a tracked session, unmount, exit with its status.",
+    short_help="Mount, run COMMAND as a tracked session, unmount.",
     options_metavar="[OPTIONS]",
 )
 def run(
@@ -79,10 +95,13 @@ def run(
     flags = _flags(match=match, append=append, errno=errno)
     plan = plan_for(workspace, None, flags=flags, allow_other=allow_other)
     check(plan)
-    raise typer.Exit(launch(plan, command, label=label or os.path.basename(command[0]), wait=wait))
+    raise typer.Exit(launch(plan, command, label=_label(label or os.path.basename(command[0])), wait=wait))
 
 
-@app.command(help="Mount over WORKSPACE, or at MOUNTPOINT; returns when the mount is usable.")
+@app.command(
+    help="Mount over WORKSPACE, or at MOUNTPOINT; returns when the mount is usable.",
+    short_help="Mount and return when the mount is usable.",
+)
 def mount(
     workspace: Annotated[str, typer.Argument(metavar="WORKSPACE", help="The directory to guard.")],
     mountpoint: Annotated[
@@ -115,26 +134,28 @@ def mount(
     if foreground:
         from guardfs.daemon.service import serve
 
-        serve(plan, lambda begun: _warn(begun.warnings))
+        serve(plan, lambda begun: _guarded(plan, begun))
         return
     from guardfs.control import client
 
     daemon, begun = client.start(plan)
     daemon.returncode = 0  # It outlives us on purpose.
-    _warn(begun.warnings)
-    print(f"{plan.mountpoint} is guarded; log: {plan.state / 'log'}")
+    _guarded(plan, begun)
 
 
-@app.command(help="Track a running process, with its living descendants, as a session of its own.")
+@app.command(
+    help="Track a running process, with its living descendants, as a session of its own.",
+    short_help="Track a running process and its descendants.",
+)
 def track(
-    pid: Annotated[int, typer.Argument(metavar="PID", help="The root of the tree, e.g. the agent's shell.", min=1)],
+    pid: Annotated[int, typer.Argument(metavar="PID", help="The root of the tree, e.g. the agent's shell.", parser=_pid)],
     path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="A path in the mount.")] = None,
     label: Annotated[str, typer.Option("--label", help="A name for the session.")] = "",
 ) -> None:
     """``guardfs track``."""
     from guardfs.cli.actions import track as act
 
-    print(act(pid, path, label))
+    _print(act(pid, path, _label(label)))
 
 
 @app.command(help="End the mount that PATH lies in; clears a dead one too.")
@@ -144,10 +165,10 @@ def unmount(
     """``guardfs unmount``."""
     from guardfs.cli.actions import unmount as act
 
-    print(act(path))
+    _print(act(path))
 
 
-@app.command(help="Show sessions, their counts, and what their records are worth now.")
+@app.command(help="Show sessions, their counts, and what records are worth.")
 def status(path: PathArgument = "", as_json: JsonOption = False) -> None:
     """``guardfs status``."""
     from guardfs.cli.views import status as view
@@ -178,34 +199,47 @@ def why(
     view(path, as_json=as_json)
 
 
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        print(f"guardfs: {warning}", file=sys.stderr)
+def _guarded(plan: "Plan", begun: "Begun") -> None:
+    for warning in begun.warnings:
+        say(warning)
+    _print(f"{plan.mountpoint} is guarded; log: {plan.state / 'log'}")
+
+
+def _print(line: str) -> None:
+    """One line, whatever names are in it."""
+    print(escape(os.fsencode(line)), flush=True)
 
 
 def main() -> None:
     """The installed command: every failure is one line on stderr, with its exit code."""
-    code = ExitCode.OK
     try:
         code = app(standalone_mode=False)
     except GuardfsError as error:
-        _fail(str(error), error.code)
+        code = _failed(str(error), error.code)
     except typer_errors.TyperException as error:
-        _fail(f"{_one_line(error)}; see 'guardfs --help'", ExitCode.USAGE)
+        code = _failed(f"{_one_line(error)}; see '{_command(error)} --help'", ExitCode.USAGE)
     except (KeyboardInterrupt, typer_errors.Abort):
-        sys.exit(ExitCode.SIGNALLED + 2)
+        code = ExitCode.SIGNALLED + signal.SIGINT
     except BrokenPipeError:
         # Whoever read our output has had enough; do not complain again when stdout is closed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(ExitCode.OK)
+        code = ExitCode.OK
+    except OSError as error:
+        code = _failed(f"{error.filename or 'system call'}: {error.strerror}", ExitCode.SOFTWARE)
     sys.exit(code)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"guardfs: {message}", file=sys.stderr)
-    sys.exit(code)
+def _failed(message: str, code: ExitCode) -> ExitCode:
+    say(message)
+    return code
+
+
+def _command(error: typer_errors.TyperException) -> str:
+    """The command that was meant, as far as it was understood."""
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context else "guardfs"
 
 
 def _one_line(error: typer_errors.TyperException) -> str:
-    text = " ".join(error.format_message().split()).rstrip(".")
+    text = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     return text[:1].lower() + text[1:]

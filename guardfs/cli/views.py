@@ -1,7 +1,8 @@
 """What is shown: rich tables for people at 80 columns, JSON for programs. The fields are in docs/cli.md."""
 
+import os
+import select
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from guardfs.core.model import Fingerprint
 from guardfs.core.verdict import WORDING, Reason
 from guardfs.core.wording import escape, stamp_difference, when
 from guardfs.errors import ExitCode, GuardfsError
+from guardfs.procs import mounts
 from guardfs.state.schema import Event, EventKind
 from guardfs.state.store import read_events
 
@@ -28,27 +30,30 @@ _LAST = 5
 
 def status(path: str | None, *, as_json: bool) -> None:
     """Print the state of one mount, or of all that live."""
-    states = [state for state, _ in _chosen(path)]
-    answers = [client.ask(state, Status(records=as_json)).state for state in states]
-    found = [answer for answer in answers if answer is not None]
+    states = [client.ask(state, Status(records=as_json)).state for state in _chosen(path)]
+    found = [state for state in states if state is not None]
     if as_json:
         for each in found:
             print(msgspec.json.encode(each).decode())
         return
     console = _console()
-    if not found:
-        console.print("No workspace is guarded. Begin with: guardfs mount WORKSPACE")
     for each in found:
         _show_mount(console, each)
+    dead = [] if path else [point for point in mounts.guarded() if mounts.is_dead(point)]
+    for point in dead:
+        name = escape(os.fsencode(point))
+        console.print(Text(f"{name}: dead mount; 'guardfs unmount' clears it, the next mount does too"), soft_wrap=True)
+    if not found and not dead:
+        console.print("No workspace is guarded. Begin with: guardfs mount WORKSPACE")
 
 
-def _chosen(path: str | None) -> list[tuple[Path, Any]]:
+def _chosen(path: str | None) -> list[Path]:
     if path is None:
-        return [(state, note) for state, note in client.known() if client.is_alive(note)]
+        return [state for state, note in client.known() if client.is_alive(note)]
     state, note = client.find(path)
     if not client.is_alive(note):
         raise GuardfsError(f"{path}: not guarded now; begin with 'guardfs mount {path}'", ExitCode.NO_INPUT)
-    return [(state, note)]
+    return [state]
 
 
 def _show_mount(console: Console, state: MountState) -> None:
@@ -98,7 +103,15 @@ def _events(state: Path, *, follow: bool) -> Iterator[Event]:
         if not follow:
             return
         sys.stdout.flush()
-        time.sleep(_POLL_S)
+        _pause()
+
+
+def _pause() -> None:
+    """Wait a moment, or end as on a write if our reader has gone: poll(2) reports that unasked."""
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)
+    if reader.poll(_POLL_S * 1000):
+        raise BrokenPipeError
 
 
 def _flush(state: Path) -> None:
@@ -126,20 +139,21 @@ def why(path: str, *, as_json: bool) -> None:
 
 def _explain(console: Console, event: Event) -> None:
     wording = WORDING[Reason(event.reason)]
-    who = f"{escape(event.program.encode(errors='surrogateescape'))} (pid {event.pid}) of {event.session}"
     times = f", {event.count} times" if event.count > 1 else ""
-    lines = [
-        Text(f"{escape(event.path)}: {event.operation} refused{times}: {event.reason}", style="bold"),
-        Text(f"  when     {when(event.time_ns)}"),
-        Text(f"  who      {who}"),
-        Text(f"  why      {wording.sentence}"),
-    ]
+    title = f"{escape(event.path)}: {event.operation} refused{times}: {event.reason}"
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_row("  when", when(event.time_ns))
+    table.add_row("  who", f"{event.program} (pid {event.pid}) of {event.session}")
+    table.add_row("  why", wording.sentence)
     if event.then and event.now:
-        lines += [Text(f"  differs  {part}") for part in stamp_difference(event.then, event.now).split(", ")]
-        lines.append(Text(f"  changed  {_changed_by(event)}"))
-    lines.append(Text(f"  next     {wording.advice}"))
-    for line in lines:
-        console.print(line, soft_wrap=True)
+        for part in stamp_difference(event.then, event.now).split(", "):
+            table.add_row("  differs", part)
+        table.add_row("  changed", _changed_by(event))
+    table.add_row("  next", wording.advice)
+    console.print(table)
 
 
 def _changed_by(event: Event) -> str:
@@ -156,12 +170,11 @@ def _line(event: Event) -> str:
     if event.path:
         parts.append(escape(event.path))
     if event.operation:
-        who = escape(event.program.encode(errors="surrogateescape"))
-        parts.append(f"({event.operation} by {who}, pid {event.pid}, {event.session})")
+        parts.append(f"({event.operation} by {event.program}, pid {event.pid}, {event.session})")
     else:
         parts.append(f"({event.session})")
     if event.detail:
-        parts.append(escape(event.detail.encode(errors="surrogateescape")))
+        parts.append(event.detail)
     if event.count > 1:
         parts.append(f"x{event.count}")
     return " ".join(parts)

@@ -8,13 +8,15 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from guardfs import config
 from guardfs.control import protocol
-from guardfs.control.protocol import Answer, Begun, Plan, Request, Running
+from guardfs.control.protocol import Answer, Begun, Plan, Request, Running, pack, unpack
 from guardfs.errors import ExitCode, GuardfsError
 from guardfs.procs import reading
 
@@ -29,22 +31,20 @@ def find(path: str) -> tuple[Path, Running]:
         GuardfsError: no mount of this user holds the path.
     """
     wanted = os.path.abspath(path)
-    resolved = os.path.realpath(wanted)
-    found = [
-        (max(len(note.mountpoint), len(note.workspace)), state, note)
-        for state, note in known()
-        if lies_in(wanted, note) or lies_in(resolved, note)
-    ]
+    spellings = (wanted, os.path.realpath(wanted))
+    found = [(state, note) for state, note in known() if any(lies_in(spelling, note) for spelling in spellings)]
     if not found:
         raise GuardfsError(f"{path}: not in a guarded workspace; see 'guardfs mount --help'", ExitCode.NO_INPUT)
-    _, state, note = max(found, key=lambda entry: (entry[0], is_alive(entry[2])))
-    return state, note
+    # A note outlives its daemon: what is mounted now is meant before what once was, and the innermost of those.
+    return max(found, key=lambda entry: (is_alive(entry[1]), max(map(len, _tops(spellings, entry[1])))))
 
 
 def known() -> list[tuple[Path, Running]]:
     """All mounts that have left a note in this user's state."""
-    root = config.state_root()
-    states = sorted(root.iterdir()) if root.is_dir() else []
+    try:
+        states = sorted(config.state_root().iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     notes = [(state, protocol.running(state)) for state in states]
     return [(state, note) for state, note in notes if note is not None]
 
@@ -56,7 +56,12 @@ def is_alive(note: Running) -> bool:
 
 def lies_in(path: str, note: Running) -> bool:
     """Whether an absolute path lies in a mount or in the workspace under it."""
-    return any(_within(path, top) for top in (note.mountpoint, note.workspace))
+    return bool(_tops([path], note))
+
+
+def _tops(paths: Iterable[str], note: Running) -> list[str]:
+    """Which of a mount's two directories hold one of these paths."""
+    return [top for top in (note.mountpoint, note.workspace) if any(_within(path, top) for path in paths)]
 
 
 def below(path: str, note: Running) -> bytes:
@@ -98,7 +103,7 @@ def ask(state: Path, request: Request) -> Answer:
 
 
 @contextlib.contextmanager
-def _short_path(directory: Path):  # type: ignore[no-untyped-def]
+def _short_path(directory: Path) -> Iterator[str]:
     """A path to a directory that fits into a socket address (108 bytes, unix(7)), however long its own is."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -109,6 +114,8 @@ def _short_path(directory: Path):  # type: ignore[no-untyped-def]
 
 def start(plan: Plan) -> tuple["subprocess.Popen[bytes]", Begun]:
     """Start a daemon in a session of its own and wait until its mount is usable.
+
+    If we are ended meanwhile, the daemon finds nobody to answer to, and takes its mount away again.
 
     Raises:
         GuardfsError: it could not begin; it has said why.
@@ -125,16 +132,23 @@ def start(plan: Plan) -> tuple["subprocess.Popen[bytes]", Begun]:
     assert daemon.stdin is not None
     assert daemon.stdout is not None
     assert daemon.stderr is not None
-    with daemon.stdin as orders, daemon.stdout as answers, daemon.stderr as complaints:
-        orders.write(msgspec.json.encode(plan))
-        orders.close()
+    with daemon.stdout as answers, daemon.stderr as complaints:
+        _order(daemon.stdin, plan)
         line = answers.readline()
         if not line:
             daemon.wait()
             last = complaints.read().decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
             raise GuardfsError(f"the daemon could not start: {last[0]}", ExitCode.SOFTWARE)
-    begun = msgspec.json.decode(line, type=Begun)
+    begun = unpack(line, Begun)
     if begun.error:
         daemon.wait()
         raise GuardfsError(begun.error, ExitCode(begun.code))
     return daemon, begun
+
+
+def _order(orders: IO[bytes], plan: Plan) -> None:
+    try:
+        with orders:
+            orders.write(pack(plan))
+    except BrokenPipeError:
+        pass  # It has ended already, and has said why.

@@ -3,9 +3,10 @@
 One JSON object a line, each way. Requests are a union tagged by ``ask``.
 """
 
+import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,9 @@ from guardfs.state.schema import SessionRow
 
 LINE_LIMIT = 64 << 20
 """Bytes of one reply: the states of a million records fit."""
+
+
+Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -124,7 +128,7 @@ class SessionState(msgspec.Struct, frozen=True):
 
 
 class MountState(msgspec.Struct, frozen=True):
-    """Answers Status."""
+    """Answers Status; paths are escaped."""
 
     workspace: str
     mountpoint: str
@@ -151,16 +155,29 @@ class Answer(msgspec.Struct, frozen=True):
         return self
 
 
+def pack(message: msgspec.Struct) -> bytes:
+    """One line of JSON for a message that holds raw paths: bytes that are no UTF-8 travel as lone surrogates.
+
+    msgspec's own JSON and MessagePack refuse those; the standard library's JSON escapes them.
+    """
+    return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode() + b"\n"
+
+
+def unpack(line: bytes, kind: type[Message]) -> Message:
+    """The message in a line. Raises ValueError."""
+    return msgspec.convert(json.loads(line), kind)
+
+
 def running(state: Path) -> Running | None:
     """Who served a workspace last, by its state directory; None where nobody has or the note is unreadable."""
     try:
-        return msgspec.json.decode((state / "daemon.json").read_bytes(), type=Running)
-    except (OSError, msgspec.DecodeError):
+        return unpack((state / "daemon.json").read_bytes(), Running)
+    except (OSError, ValueError):
         return None  # Never mounted, or the daemon died while it wrote: then the mount table tells.
 
 
 def write_running(state: Path, note: Running) -> None:
     """Leave the note, whole or not at all."""
     part = state / "daemon.json.new"
-    part.write_bytes(msgspec.json.encode(note))
+    part.write_bytes(pack(note))
     os.replace(part, state / "daemon.json")

@@ -61,7 +61,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     fingerprint: Fingerprint
     taken_ns: int
     how: How
-    path: bytes
+    path: bytes = b""
     proved: bool = True
 
     @property

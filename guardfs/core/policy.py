@@ -86,14 +86,14 @@ def decide(intent: Intent, target: Target, tier: Tier, rules: Rules) -> Verdict:
     return ALLOW if reason is None else Deny(reason)
 
 
-def read_record(seen: Fingerprint, taken_ns: int, path: bytes) -> Record:
+def read_record(seen: Fingerprint, taken_ns: int) -> Record:
     """The record of a session that has just been given these bytes."""
-    return Record(seen, taken_ns, How.READ, path)
+    return Record(seen, taken_ns, How.READ)
 
 
-def written_record(stamp: Stamp, taken_ns: int, path: bytes, how: How = How.WRITE) -> Record:
+def written_record(stamp: Stamp, taken_ns: int, how: How = How.WRITE) -> Record:
     """The record between a session's own write and its close: the stamp is known, the digest not yet."""
-    return Record(Fingerprint(stamp, None), taken_ns, how, path)
+    return Record(Fingerprint(stamp, None), taken_ns, how)
 
 
 def closed_record(record: Record, seen: Fingerprint, taken_ns: int) -> Record:

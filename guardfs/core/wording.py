@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 from guardfs.core.model import Fingerprint
 
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
 
 def escape(name: bytes) -> str:
     r"""A name on one line, whatever it holds, and unambiguous: a backslash is doubled, the rest is \\xNN.
@@ -11,7 +13,11 @@ def escape(name: bytes) -> str:
     Valid UTF-8 stays readable; control characters and invalid bytes are escaped.
     """
     text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return _SHORT.get(character) or "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
 def when(ns: int) -> str:

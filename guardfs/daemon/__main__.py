@@ -3,16 +3,14 @@
 import os
 import sys
 
-import msgspec
-
-from guardfs.control.protocol import Begun, Plan
+from guardfs.control.protocol import Begun, Plan, pack, unpack
 from guardfs.daemon.service import serve
 from guardfs.errors import GuardfsError
 
 
 def main() -> None:
     """Serve the plan; exits 0 also after a failure that the starter has been told of."""
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
+    plan = unpack(sys.stdin.buffer.read(), Plan)
     try:
         serve(plan, lambda begun: _answer(begun, plan))
     except GuardfsError as error:
@@ -32,7 +30,7 @@ def _answer(begun: Begun, plan: Plan) -> None:
 
 
 def _write(begun: Begun) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(begun) + b"\n")
+    sys.stdout.buffer.write(pack(begun))
     sys.stdout.buffer.flush()
 
 

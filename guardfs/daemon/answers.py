@@ -1,5 +1,6 @@
 """What the daemon answers on its control socket."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -59,8 +60,22 @@ class Answers:
                 await self._store.flush()
                 return Answer()
             case Stop():
-                self._stopping.set()
-                return Answer()
+                return self._stop()
+
+    def launcher(self) -> ProcId | None:
+        """The living ``guardfs run`` whose command this mount is for."""
+        roots = [session.row.root for session in self._desk.sessions if session.row.kind is SessionKind.RUN]
+        return next(filter(reading.is_alive, roots), None)
+
+    def _stop(self) -> Answer:
+        launcher = self.launcher()
+        if launcher is not None:
+            raise GuardfsError(
+                f"'guardfs run' (pid {launcher.pid}) is at work here and unmounts when its command ends; end that first",
+                ExitCode.BUSY,
+            )
+        self._stopping.set()
+        return Answer()
 
     def _track(self, request: Track) -> Answer:
         try:
@@ -91,10 +106,10 @@ class Answers:
     async def _status(self, *, records: bool) -> MountState:
         states = [await self._session_state(session, records=records) for session in self._desk.sessions]
         return MountState(
-            workspace=self._plan.workspace,
-            mountpoint=self._plan.mountpoint,
+            workspace=escape(os.fsencode(self._plan.workspace)),
+            mountpoint=escape(os.fsencode(self._plan.mountpoint)),
             pid=reading.own_pid(),
-            log=str(self._state / "log"),
+            log=escape(os.fsencode(self._state / "log")),
             match=self._desk.settings.match.value,
             open_files=len(self._desk.handles),
             sessions=tuple(states),

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import shutil
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from guardfs import config
@@ -11,19 +13,51 @@ from guardfs.errors import ExitCode, GuardfsError
 from guardfs.procs import mounts
 
 
-def plan_for(workspace: str, mountpoint: str | None, **options: object) -> Plan:
+def plan_for(workspace: str, mountpoint: str | None, *, track_exe: Iterable[str] = (), **options: object) -> Plan:
     """A plan with absolute paths; a mount point of its own is resolved as well. Raises GuardfsError."""
     top = os.path.realpath(workspace)
     point = os.path.realpath(mountpoint) if mountpoint else top
-    return Plan(workspace=top, mountpoint=point, **options)  # type: ignore[arg-type]
+    programs = tuple(map(_program, track_exe))
+    return Plan(workspace=top, mountpoint=point, track_exe=programs, **options)  # type: ignore[arg-type]
+
+
+def _program(name: str) -> str:
+    """The file that a name given to ``--track-exe`` means; a script would never be seen running."""
+    path = shutil.which(name)
+    if path is None:
+        raise GuardfsError(f"--track-exe {name}: no such program; check the name or give a path", ExitCode.USAGE)
+    with open(path, "rb") as file:
+        if file.read(2) == b"#!":
+            raise GuardfsError(
+                f"--track-exe {name}: a script runs as its interpreter; use 'guardfs run' or 'guardfs track' for it",
+                ExitCode.USAGE,
+            )
+    return os.path.abspath(path)
+
+
+def clear_dead(plan: Plan) -> None:
+    """Take away a dead mount in the way; the directory is bare from here until it is mounted anew. Raises GuardfsError."""
+    for path in dict.fromkeys((plan.workspace, plan.mountpoint)):
+        try:
+            mounts.clear_dead(path)
+        except mounts.UnmountError as error:
+            raise GuardfsError(
+                f"{path}: a dead mount is in the way and cannot be cleared ({error}); unmount it as its owner",
+                ExitCode.BUSY,
+            ) from error
 
 
 def check(plan: Plan) -> None:
-    """Refuse what cannot work; a dead mount in the way is cleared. Raises GuardfsError."""
+    """Refuse what cannot work. A dead mount can: whoever mounts clears it. Raises GuardfsError."""
     _check_fuse()
     for path in dict.fromkeys((plan.workspace, plan.mountpoint)):
-        _check_not_mounted(path)
-        _check_directory(path)
+        if not mounts.is_guarded(path):
+            _check_directory(path)
+        elif not mounts.is_dead(path):
+            raise GuardfsError(
+                f"{path}: already mounted; add a process with 'guardfs track PID', or end it with 'guardfs unmount'",
+                ExitCode.BUSY,
+            )
     _check_apart(plan)
     _check_allow_other(plan)
 
@@ -39,23 +73,8 @@ def _check_fuse() -> None:
     except OSError as error:
         raise GuardfsError(
             f"/dev/fuse cannot be opened ({error.strerror}); give this user access to it, or the container the device",
-            ExitCode.UNAVAILABLE,
+            ExitCode.NO_PERMISSION if error.errno == errno.EACCES else ExitCode.UNAVAILABLE,
         ) from error
-
-
-def _check_not_mounted(path: str) -> None:
-    try:
-        mounts.clear_dead(path)
-    except mounts.UnmountError as error:
-        raise GuardfsError(
-            f"{path}: a dead mount is in the way and cannot be cleared ({error}); unmount it as its owner",
-            ExitCode.BUSY,
-        ) from error
-    if mounts.is_guarded(path):
-        raise GuardfsError(
-            f"{path}: already mounted; add a process with 'guardfs track PID', or end it with 'guardfs unmount'",
-            ExitCode.BUSY,
-        )
 
 
 def _check_directory(path: str) -> None:
@@ -83,8 +102,7 @@ def _check_apart(plan: Plan) -> None:
                 f"{path}: overlaps guardfs's own state in {state}; set GUARDFS_STATE to a directory elsewhere",
                 ExitCode.CONFIG,
             )
-    inside, outside = sorted((plan.workspace, plan.mountpoint), key=len, reverse=True)
-    if inside != outside and _overlap(inside, outside):
+    if plan.workspace != plan.mountpoint and _overlap(plan.workspace, plan.mountpoint):
         raise GuardfsError(
             f"{plan.mountpoint}: workspace and mount point must be the same or lie apart; choose another mount point",
             ExitCode.USAGE,
@@ -92,7 +110,19 @@ def _check_apart(plan: Plan) -> None:
 
 
 def _overlap(one: str, other: str) -> bool:
-    return Path(one).is_relative_to(other) or Path(other).is_relative_to(one)
+    return _lies_in(one, other) or _lies_in(other, one)
+
+
+def _lies_in(path: str, top: str) -> bool:
+    """By identity as well as by name: bind mounts give one directory several names."""
+    return any(os.fspath(above) == top or _is_same(above, top) for above in (Path(path), *Path(path).parents))
+
+
+def _is_same(one: Path, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False  # Not there yet, or dead: then the names have decided.
 
 
 def _check_allow_other(plan: Plan) -> None:

@@ -41,6 +41,8 @@ _FLUSH_S = 0.5
 _RETRY_S = 5.0
 """Seconds until a store that failed is tried again."""
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 Ready = Callable[[Begun], None]
 
 
@@ -50,6 +52,9 @@ def serve(plan: Plan, ready: Ready) -> None:
     Raises:
         GuardfsError: it cannot begin; nothing is left mounted.
     """
+    # Held back until there is somebody to hear them: an end between mount and loop would leave a dead mount.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    checks.clear_dead(plan)
     checks.check(plan)
     with ExitStack() as stack:
         daemon = _build(plan, stack)
@@ -59,7 +64,7 @@ def serve(plan: Plan, ready: Ready) -> None:
 def _build(plan: Plan, stack: ExitStack) -> "Daemon":
     root_fd = backing.open_root(plan.workspace)
     stack.callback(os.close, root_fd)
-    settings = config.load(root_fd, plan.flags)
+    settings = config.load(root_fd, plan.workspace, plan.flags)
     state = _state_dir(plan)
     stack.enter_context(_only_daemon(state, plan))
     log, file = open_log(state / "log")
@@ -104,7 +109,7 @@ class Daemon:
             sessions=self._sessions,
             announcer=announcer,
             registry=self._registry,
-            ignored_readers=reading.find_programs(settings.reads_ignore),
+            ignored_readers=reading.find_programs(settings.reads.ignore),
         )
         self._guard = Guard(desk)
         self._operations = Operations(self._guard, log)
@@ -127,7 +132,7 @@ class Daemon:
         self._log.info("unmounted", mountpoint=self._plan.mountpoint)
 
     async def _serve(self, line: Any, ready: Ready) -> None:
-        server = Server(self._answers.answer, lambda pid: self._census.who(pid).session, self._log)
+        server = Server(self._answers.answer, self._census.member, self._log)
         async with trio.open_nursery() as helpers:
             helpers.start_soon(self._watch_signals)
             helpers.start_soon(server.serve, line)
@@ -137,9 +142,16 @@ class Daemon:
                 loop.start_soon(self._stop_when_told, loop.cancel_scope)
                 loop.start_soon(self._serve_kernel, loop.cancel_scope)
                 protocol.write_running(self._state, self._note())
-                ready(Begun(warnings=tuple(self._warnings)))
+                self._tell(ready)
             helpers.cancel_scope.cancel()
         await self._last_flush()
+
+    def _tell(self, ready: Ready) -> None:
+        try:
+            ready(Begun(warnings=tuple(self._warnings)))
+        except BrokenPipeError:
+            # Whoever asked for this mount has gone, and nobody else knows of it.
+            self._stopping.set()
 
     async def _serve_kernel(self, scope: trio.CancelScope) -> None:
         await fuse_loop.serve()
@@ -165,10 +177,20 @@ class Daemon:
             self._log.error("cannot unmount", mountpoint=point, reason=str(error))
 
     async def _watch_signals(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+        """Stop when told to; what we were made deaf to (nohup) stays unheard."""
+        heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        with trio.open_signal_receiver(*heard) as received:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             async for number in received:
-                self._log.info("stopping", signal=signal.Signals(number).name)
-                self._stopping.set()
+                self._stop_by(signal.Signals(number).name)
+
+    def _stop_by(self, name: str) -> None:
+        """A signal to everything at once must not take the mount from under a command that is about to end."""
+        if self._answers.launcher() is None:
+            self._log.info("stopping", signal=name)
+            self._stopping.set()
+        else:
+            self._log.info("not stopping", signal=name, next="the mount of 'guardfs run' ends with its command")
 
     async def _keep_store(self) -> None:
         """Write what gathers; a store that fails costs memory of this run and nothing else."""

@@ -236,15 +236,18 @@ class Operations(pyfuse3.Operations):
         return packing.attributes(node, self._inodes.stat(node))
 
     def _list(self, directory: Directory[Node], name: bytes, next_id: int, token: pyfuse3.ReaddirToken) -> bool:
-        """One entry of a listing; False when the reply is full. A name that has gone meanwhile is left out."""
+        """One entry of a listing; False when the reply is full. A name that has gone meanwhile is left out.
+
+        ".." is never looked up by that name: from a directory below the root it leads to the mount itself.
+        """
+        if name in (b".", b".."):
+            place = directory.node if name == b"." else self._inodes.parent(directory.node)
+            entry = packing.attributes(place, self._inodes.stat(place))
+            return pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), entry, next_id)
         try:
             st = backing.lookup(directory.fd, name)
         except OSError:
             return True
-        if name in (b".", b".."):
-            return pyfuse3.readdir_reply(
-                token, pyfuse3.FileNameT(name), packing.attributes(directory.node, st), next_id
-            )
         node = self._inodes.see(directory.node, name, st)
         listed = pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), packing.attributes(node, st), next_id)
         if listed:

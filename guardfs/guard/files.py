@@ -232,12 +232,12 @@ class FileGuard:
         record = session.find(node.file, (path,))
         stamp = backing.stamp(fd)
         if record and record.fingerprint.stamp == stamp and record.proved and not is_racy(record):
-            session.put(record)
+            session.put(record, self._desk.inodes.named_path(node))
             return
         seen = await self._judge.fingerprint_of(fd)
         if record and _is_external(record, seen):
             self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
-        session.put(policy.read_record(seen, time.time_ns(), path))
+        session.put(policy.read_record(seen, time.time_ns()), self._desk.inodes.named_path(node))
 
     async def _authorize_write_locked(
         self, session: Session, handle: Handle[Node], intent: Intent, operation: str
@@ -281,7 +281,7 @@ class FileGuard:
                 other.left = after
         earlier = session.get(node.file)
         kept = earlier.how if earlier is not None and earlier.how is How.CREATE else how
-        session.put(policy.written_record(after, time.time_ns(), self._desk.inodes.path(node), kept))
+        session.put(policy.written_record(after, time.time_ns(), kept), self._desk.inodes.named_path(node))
 
     async def _finish_locked(self, session: Session, handle: Handle[Node]) -> None:
         """Take the digest of what the session wrote, unless somebody has changed it since."""

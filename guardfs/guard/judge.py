@@ -163,7 +163,7 @@ class Judge:
                 continue
             difference = by_bytes(record, seen, self._desk.settings.match)
             if difference is Difference.SAME:
-                session.put(policy.proved_record(record, seen, time.time_ns()))
+                session.put(policy.proved_record(record, seen, time.time_ns()), inodes.named_path(node))
             return Finding(policy.target_of(difference), seen.stamp, record, seen)
         return Finding(Target.MODIFIED, stamp, record)
 

@@ -132,7 +132,7 @@ class NameGuard:
         node = self._made(parent, name, owner, mode)
         if session is not None and node.is_regular:
             stamp = backing.stamp(self._desk.inodes.descriptor(node))
-            session.put(written_record(stamp, stamp.ctime_ns, self._desk.inodes.path(node), How.CREATE))
+            session.put(written_record(stamp, stamp.ctime_ns, How.CREATE), self._desk.inodes.path(node))
         return node
 
     def authorize_mkdir(self, tid: int, parent: Node, name: bytes, mode: int, owner: Owner) -> Node:
@@ -244,8 +244,7 @@ class NameGuard:
     ) -> None:
         for known in self._desk.sessions:
             own_act = known is session
-            if known.get(node.file) is not None:
-                known.name(new_path, node.file)
+            known.move(node.file, new_path)
             if own_act:
                 known.unname(old_path)
             if not node.is_regular:
@@ -258,5 +257,4 @@ class NameGuard:
             return
         for node, path in ((b, a_path), (a, b_path)):
             session.unname(path)
-            if session.get(node.file) is not None:
-                session.name(path, node.file)
+            session.move(node.file, path)

@@ -60,8 +60,11 @@ class Session:
         """Whether the session knew a file at this path."""
         return path in self._names
 
-    def put(self, record: Record) -> None:
-        """Remember a record as the most recent one, and the path that it names."""
+    def put(self, record: Record, path: bytes | None = None) -> None:
+        """Remember a record as the most recent one, and the path at which its file was just seen."""
+        if path is not None:
+            record = msgspec.structs.replace(record, path=path)
+            self.name(path, record.file)
         file = record.file
         before = self.get(file)
         self._count(before, record)
@@ -71,7 +74,6 @@ class Session:
         self._own.pop(file, None)
         table = self._read if record.how is How.READ else self._own
         table[file] = record
-        self.name(record.path, file)
         self._evict()
 
     def drop(self, file: FileId) -> None:
@@ -85,6 +87,13 @@ class Session:
             self._names[path] = file
             value = msgspec.msgpack.encode(KnownName(path, file))
             self._store.put("names", schema.name_key(self.id, path), value)
+
+    def move(self, file: FileId, path: bytes) -> None:
+        """A file that the session knows stands at another path now."""
+        record = self.get(file)
+        if record is not None:
+            self._replace(msgspec.structs.replace(record, path=path))
+            self.name(path, file)
 
     def unname(self, path: bytes) -> FileId | None:
         """Forget a path, and say which file was known there."""

@@ -137,6 +137,13 @@ class Census:
             self._sweep()
             self._members[proc] = _Member(session, self._pidfd(proc))
 
+    def member(self, pid: int) -> SessionId | None:
+        """The session whose tree a process belongs to; where everything is tracked, that is nobody's tree."""
+        try:
+            return self._session_of(reading.process(pid), reading.exe_of(pid)[0])
+        except OSError:
+            return None  # It has ended: nobody is left to be answered.
+
     def session_of(self, proc: ProcId) -> SessionId | None:
         """The session that a process belongs to now."""
         return self.everything or self._session_of(proc, reading.exe_of(proc.pid)[0])

@@ -28,9 +28,9 @@ def is_guarded(path: str) -> bool:
 
 
 def is_dead(path: str) -> bool:
-    """Whether the mount at a path has lost its daemon."""
+    """Whether the mount at a path has lost its daemon; statfs is asked, since the kernel never caches its answer."""
     try:
-        os.stat(path)
+        os.statvfs(path)
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False

@@ -4,14 +4,42 @@ Only ``stat``, ``status`` and ``exe`` are read while a request waits: ``environ`
 lock, which a page fault on this very mount may hold. Used by the census and by the launcher.
 """
 
+import ctypes
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterable
 
 from guardfs.core.model import ProcId
+from guardfs.core.wording import escape
 
 ExeId = tuple[int, int]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_AT_EMPTY_PATH = 0x1000
+_AT_STATX_DONT_SYNC = 0x4000
+_STATX_INO = 0x100
+_STATX_BYTES = 256
+_INO_AT, _DEV_AT = 32, 136
+"""Offsets in struct statx (statx(2), linux/stat.h): stx_ino, and stx_dev_major with stx_dev_minor behind it."""
+
+
+def identity_unasked(path: bytes) -> ExeId:
+    """Device and inode of a file from what the kernel holds already: no request to any file system.
+
+    Opening with O_PATH asks for nothing, nor does statx(2) with AT_STATX_DONT_SYNC. Raises OSError.
+    """
+    held = ctypes.create_string_buffer(_STATX_BYTES)
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if _libc.statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, _STATX_INO, held) != 0:
+            raise OSError(ctypes.get_errno(), "statx")
+    finally:
+        os.close(fd)
+    (inode,) = struct.unpack_from("Q", held, _INO_AT)
+    major, minor = struct.unpack_from("II", held, _DEV_AT)
+    return os.makedev(major, minor), inode
 
 
 def _read(path: str) -> bytes:
@@ -68,11 +96,14 @@ def thread_group(tid: int) -> int:
 
 
 def exe_of(pid: int) -> tuple[ExeId | None, str]:
-    """The program that a process runs: its file's identity, and its name for people."""
-    link = f"/proc/{pid}/exe"
+    """The program that a process runs: its file's identity, and its name for people, escaped.
+
+    The program may lie on the mount that this daemon serves, so its file is identified without asking for it.
+    """
+    link = os.fsencode(f"/proc/{pid}/exe")
     try:
-        st = os.stat(link)
-        return (st.st_dev, st.st_ino), os.path.basename(os.readlink(link)).removesuffix(" (deleted)")
+        name = os.path.basename(os.readlink(link)).removesuffix(b" (deleted)")
+        return identity_unasked(link), escape(name)
     except OSError:
         # A kernel thread, a zombie or somebody else's process: it has no program that we could name.
         return None, "?"

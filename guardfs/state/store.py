@@ -169,7 +169,7 @@ def read_events(directory: Path, *, after: int = 0) -> Iterator[Event]:
 
 def _damage(directory: Path) -> str | None:
     data = directory / "data.mdb"
-    if not data.exists():
+    if _size(data) == 0:
         return None
     findings = lmdb.verify.verify(str(data))  # type: ignore[no-untyped-call]
     return "; ".join(findings[:3]) if findings else None

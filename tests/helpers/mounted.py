@@ -97,6 +97,10 @@ class Mount:
         client.ask(self.state, Stop())
         until(lambda: not mounts.is_guarded(str(self.point)) and not reading.is_alive(self.note.process), "unmounted")
 
+    def unmount_by_command(self) -> None:
+        done = guardfs("unmount", self.point)
+        assert done.returncode == 0, done.stderr
+
     def close(self) -> None:
         """End the shells, compare the daemon's descriptors, unmount, read the log."""
         for shell in self._shells:
