@@ -17,6 +17,7 @@ from guardfs.core.model import FileId, Fingerprint, Stamp
 PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1 << 20
 """Bytes hashed per read."""
+EMPTY_DIGEST = hashlib.sha256().digest()
 INLINE_HASH_LIMIT = 256 << 10
 """Bytes up to which hashing takes less time than a trip to a worker thread and back is worth."""
 

@@ -8,7 +8,8 @@ import errno as errnos
 import hashlib
 import os
 import re
-from enum import EnumType, StrEnum
+import stat
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -27,7 +28,7 @@ _WORDS = {"array": "a list", "object": "a table", "str": "a string", "int": "a w
 
 
 class Errno(StrEnum):
-    """What a refusal may fail with: errors that programs report, and that make neither them nor the kernel give up asking."""
+    """What a refusal may fail with: errors that programs report. ENOSYS would stop the kernel asking us at all."""
 
     EIO = "EIO"
     EACCES = "EACCES"
@@ -92,13 +93,15 @@ def _file_values(workspace_fd: int, file: str) -> dict[str, Any]:
     try:
         fd = os.open(POLICY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=workspace_fd)
         with open(fd, "rb") as opened:
-            text = opened.read(_POLICY_FILE_LIMIT)
+            text = opened.read(_POLICY_FILE_LIMIT) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise GuardfsError(
             f"{file}: {error.strerror}; make it a readable file or remove it", ExitCode.CONFIG
         ) from error
+    if text is None:
+        raise GuardfsError(f"{file}: not a regular file; make it one or remove it", ExitCode.CONFIG)
     try:
         return dict(msgspec.toml.decode(text, type=dict[str, Any]))
     except msgspec.DecodeError as error:
@@ -135,9 +138,9 @@ def _explained(error: str) -> str:
 def _choice(place: str) -> str:
     """What may be said instead, where that can be listed."""
     kind = next((field.type for field in msgspec.structs.fields(Settings) if field.name == place), None)
-    values = [each.value for each in kind] if isinstance(kind, EnumType) else []
-    if get_origin(kind) is Literal:
-        values = list(get_args(kind))
+    values: tuple[str, ...] = get_args(kind) if get_origin(kind) is Literal else ()
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        values = tuple(kind)
     return f"; one of {', '.join(values)}" if values else ""
 
 
@@ -158,7 +161,9 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise GuardfsError("this user has no home directory; set GUARDFS_STATE to a directory", ExitCode.CONFIG) from error
+        raise GuardfsError(
+            "this user has no home directory; set GUARDFS_STATE to a directory", ExitCode.CONFIG
+        ) from error
 
 
 def state_dir(workspace: str) -> Path:

@@ -56,7 +56,7 @@ def say(message: str) -> None:
         return  # Closed by our caller; print() would take stdout instead, which is COMMAND's.
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
     with contextlib.suppress(OSError):
-        print(f"guardfs: {line}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"guardfs: {line}\n")
 
 
 def where(error: BaseException) -> dict[str, str]:

@@ -25,15 +25,33 @@ class Grant(Enum):
     GIVEN = auto()
     """Judged and allowed; each write still checks that the file is as the session left it."""
     UNCHECKED = auto()
-    """Allowed without a record (an exempt path, or append = "allow"): there is nothing to check against."""
+    """Allowed at an exempt path without a record: there is nothing to check against."""
+    APPEND = auto()
+    """Allowed to append to bytes that the session does not know, and to nothing else."""
     NONE = auto()
     """A reader's, or withdrawn: the file changed under the handle."""
 
 
 class Handle(Generic[N]):
-    """One open file. ``left`` is the stamp after the session's last look or change through it."""
+    """One open file.
 
-    __slots__ = ("caller", "counts_read", "fd", "grant", "id", "left", "node", "will_write", "wrote")
+    ``left`` is the stamp after the session's last look or change through it. ``takes`` are the set-ID bits
+    that the opener's first write takes from the file, where the daemon's own write would leave them.
+    """
+
+    __slots__ = (
+        "appends",
+        "caller",
+        "counts_read",
+        "fd",
+        "grant",
+        "id",
+        "left",
+        "node",
+        "takes",
+        "will_write",
+        "wrote",
+    )
 
     def __init__(self, fd: int, node: N, caller: Caller, grant: Grant) -> None:
         self.id = HandleId(0)
@@ -41,10 +59,12 @@ class Handle(Generic[N]):
         self.node = node
         self.caller = caller
         self.grant = grant
+        self.appends = False
         self.will_write = Intent.WRITE
         self.counts_read = False
         self.left: Stamp | None = None
         self.wrote = False
+        self.takes = 0
 
 
 class Directory(Generic[N]):

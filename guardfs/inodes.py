@@ -35,9 +35,21 @@ class Node:
 
     ``names`` are the places where it was last seen, newest last. ``lookups`` is the kernel's lookup count.
     ``descriptors`` are those of open handles. ``children`` counts nodes that name this one as a parent.
+    ``told_size`` is the size in bytes that the kernel believes in.
     """
 
-    __slots__ = ("children", "descriptors", "file", "kind", "lookups", "names", "number", "pin", "unlinked")
+    __slots__ = (
+        "children",
+        "descriptors",
+        "file",
+        "kind",
+        "lookups",
+        "names",
+        "number",
+        "pin",
+        "told_size",
+        "unlinked",
+    )
 
     def __init__(self, number: int, file: FileId, kind: int) -> None:
         self.number = number
@@ -49,6 +61,7 @@ class Node:
         self.descriptors: list[int] = []
         self.pin: int | None = None
         self.unlinked = False
+        self.told_size = 0
 
     @property
     def is_regular(self) -> bool:

@@ -148,7 +148,9 @@ def mount(
     short_help="Track a running process and its descendants.",
 )
 def track(
-    pid: Annotated[int, typer.Argument(metavar="PID", help="The root of the tree, e.g. the agent's shell.", parser=_pid)],
+    pid: Annotated[
+        int, typer.Argument(metavar="PID", help="The root of the tree, e.g. the agent's shell.", parser=_pid)
+    ],
     path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="A path in the mount.")] = None,
     label: Annotated[str, typer.Option("--label", help="A name for the session.")] = "",
 ) -> None:

@@ -39,12 +39,18 @@ def status(path: str | None, *, as_json: bool) -> None:
     console = _console()
     for each in found:
         _show_mount(console, each)
-    dead = [] if path else [point for point in mounts.guarded() if mounts.is_dead(point)]
+    dead = [] if path else _dead()
     for point in dead:
         name = escape(os.fsencode(point))
         console.print(Text(f"{name}: dead mount; 'guardfs unmount' clears it, the next mount does too"), soft_wrap=True)
     if not found and not dead:
         console.print("No workspace is guarded. Begin with: guardfs mount WORKSPACE")
+
+
+def _dead() -> list[str]:
+    """Mount points of ours whose daemon is gone."""
+    left = [note.mountpoint for _, note in client.known() if not client.is_alive(note)]
+    return [point for point in left if mounts.is_guarded(point) and mounts.is_dead(point)]
 
 
 def _chosen(path: str | None) -> list[Path]:

@@ -4,6 +4,7 @@
 brings what it needs.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -27,10 +28,10 @@ class Target(StrEnum):
 
 
 class Tier(StrEnum):
-    """How much of the rule applies at a path."""
+    """How much of the rule applies at a path, from least to most."""
 
-    GUARDED = "guarded"
     EXEMPT = "exempt"
+    GUARDED = "guarded"
     POLICY = "policy"
 
 
@@ -62,6 +63,11 @@ _REFUSED = {
     Target.MODIFIED: Reason.MODIFIED,
     Target.GONE: Reason.GONE,
 }
+
+
+def strictest(tiers: Iterable[Tier]) -> Tier:
+    """The tier of bytes that several names lead to."""
+    return max(tiers, key=list(Tier).index)
 
 
 def target_of(difference: Difference | None) -> Target:

@@ -71,7 +71,7 @@ class Answers:
         launcher = self.launcher()
         if launcher is not None:
             raise GuardfsError(
-                f"'guardfs run' (pid {launcher.pid}) is at work here and unmounts when its command ends; end that first",
+                f"'guardfs run' (pid {launcher.pid}) unmounts when its command ends; end that first",
                 ExitCode.BUSY,
             )
         self._stopping.set()
@@ -104,6 +104,7 @@ class Answers:
         return Answer(ended=self._desk.registry.end(request.session))
 
     async def _status(self, *, records: bool) -> MountState:
+        self._desk.registry.reap()
         states = [await self._session_state(session, records=records) for session in self._desk.sessions]
         return MountState(
             workspace=escape(os.fsencode(self._plan.workspace)),

@@ -36,7 +36,7 @@ def _program(name: str) -> str:
 
 
 def clear_dead(plan: Plan) -> None:
-    """Take away a dead mount in the way; the directory is bare from here until it is mounted anew. Raises GuardfsError."""
+    """Take a dead mount out of the way; the directory is bare until it is mounted anew. Raises GuardfsError."""
     for path in dict.fromkeys((plan.workspace, plan.mountpoint)):
         try:
             mounts.clear_dead(path)

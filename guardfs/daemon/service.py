@@ -31,13 +31,15 @@ from guardfs.guard.sessions import Sessions
 from guardfs.handles import Handles
 from guardfs.inodes import Inodes
 from guardfs.procs import mounts, reading
-from guardfs.procs.census import Census
+from guardfs.procs.census import UNKNOWN_SESSION, Census
 from guardfs.state.store import Store, open_store
 
 LINGER_S = 5.0
 """Seconds that a mount which was detached while in use goes on serving those who still have files open."""
 _FLUSH_S = 0.5
 """Seconds that changes gather before they are written; denials do not wait."""
+_REAP_S = 30.0
+"""Seconds between two looks for sessions whose processes are all gone."""
 _RETRY_S = 5.0
 """Seconds until a store that failed is tried again."""
 
@@ -87,7 +89,9 @@ class Daemon:
         self._log = log
         self._stopping = trio.Event()
         self._outsiders_in, self._outsiders = trio.open_memory_channel[ProcId](256)
+        self._stale_pages_in, self._stale_pages = trio.open_memory_channel[int](1024)
         self._warnings: list[str] = []
+        self._tracks_unknown = settings.unknown_caller == "tracked" and not plan.track_all
         self._store = _open_store(state, self._damaged)
         stack.callback(self._store.close)
         self._inodes = Inodes(root_fd)
@@ -95,10 +99,11 @@ class Daemon:
         self._census = Census(
             everything=EVERYTHING if plan.track_all else None,
             tracked_exes=reading.find_programs(plan.track_exe),
+            track_unknown=self._tracks_unknown,
             on_outsider=self._outsider,
         )
         stack.callback(self._census.close)
-        self._sessions = Sessions()
+        self._sessions = Sessions(settings.match)
         announcer = Announcer(self._store, log)
         self._registry = Registry(settings, self._sessions, self._census, self._store, announcer)
         desk = Desk(
@@ -110,6 +115,8 @@ class Daemon:
             announcer=announcer,
             registry=self._registry,
             ignored_readers=reading.find_programs(settings.reads.ignore),
+            drop_pages=self._drop_pages,
+            log=log,
         )
         self._guard = Guard(desk)
         self._operations = Operations(self._guard, log)
@@ -119,7 +126,9 @@ class Daemon:
         """Mount, serve, unmount. Raises GuardfsError where the mount cannot be made."""
         self._registry.revive()
         if self._plan.track_all:
-            self._registry.begin_everything()
+            self._registry.begin_for_all(EVERYTHING, "the whole mount")
+        if self._tracks_unknown:
+            self._registry.begin_for_all(UNKNOWN_SESSION, "all callers that cannot be seen")
         line = listen(self._state)
         _mount(self._operations, self._plan)
         self._log.info("mounted", mountpoint=self._plan.mountpoint, pid=os.getpid())
@@ -138,6 +147,8 @@ class Daemon:
             helpers.start_soon(server.serve, line)
             helpers.start_soon(self._keep_store)
             helpers.start_soon(self._prove_outsiders)
+            helpers.start_soon(self._invalidate)
+            helpers.start_soon(self._reap)
             async with trio.open_nursery() as loop:
                 loop.start_soon(self._stop_when_told, loop.cancel_scope)
                 loop.start_soon(self._serve_kernel, loop.cancel_scope)
@@ -223,6 +234,25 @@ class Daemon:
             session = await trio.to_thread.run_sync(self._census.prove, proc, living)
             if session is not None and session in self._sessions:
                 self._census.adopt(proc, session)
+
+    def _drop_pages(self, number: int) -> None:
+        try:
+            self._stale_pages_in.send_nowait(number)
+        except trio.WouldBlock:
+            pass  # A storm of refused stores: each next open drops the pages anyway.
+
+    async def _invalidate(self) -> None:
+        """Drop pages from the kernel's cache, in a thread: it waits for requests that this loop answers."""
+        async for number in self._stale_pages:
+            try:
+                await trio.to_thread.run_sync(pyfuse3.invalidate_inode, number)
+            except OSError:
+                pass  # The kernel has forgotten the inode meanwhile, and its pages with it.
+
+    async def _reap(self) -> None:
+        while True:
+            await trio.sleep(_REAP_S)
+            self._registry.reap()
 
     def _note(self) -> Running:
         return Running(

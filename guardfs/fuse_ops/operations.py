@@ -1,5 +1,6 @@
 """pyfuse3's handlers: unpack, one call, pack. No decision is made here and no backing file touched unasked."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,10 @@ import pyfuse3
 import trio
 
 from guardfs import backing
-from guardfs.fuse_ops import packing
+from guardfs.fuse_ops import packing, set_ids
 from guardfs.fuse_ops.boundary import bounded, silent
 from guardfs.guard import Guard
+from guardfs.guard.files import Changes
 from guardfs.guard.names import Owner
 from guardfs.handles import Directory, Handle
 from guardfs.inodes import Node
@@ -26,7 +28,7 @@ class Operations(pyfuse3.Operations):
     files as always ready, which is what regular files are.
     """
 
-    enable_acl = False
+    enable_acl = True
     enable_writeback_cache = False
     supports_dot_lookup = False
 
@@ -67,7 +69,10 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         node = self._inodes.get(inode)
         handle = None if fh is None else self._handles.file(fh)
-        await self._files.authorize_setattr(ctx.pid, node, packing.changes(attr, fields), handle)
+        changes = packing.changes(attr, fields)
+        if changes.size is not None:
+            changes = set_ids.without_taken(ctx, self._inodes.stat(node), changes)
+        await self._files.authorize_setattr(ctx.pid, node, changes, handle)
         return packing.attributes(node, self._inodes.stat(node))
 
     @bounded
@@ -85,7 +90,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_mknod(ctx.pid, parent, name, mode, rdev, _owner(ctx)))
+        return self._new(self._names.authorize_mknod(ctx.pid, (parent, name), mode, rdev, _owner(ctx)))
 
     @bounded
     async def mkdir(
@@ -96,7 +101,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_mkdir(ctx.pid, parent, name, mode, _owner(ctx)))
+        return self._new(self._names.authorize_mkdir(ctx.pid, (parent, name), mode, _owner(ctx)))
 
     @bounded
     async def symlink(
@@ -107,7 +112,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_symlink(ctx.pid, parent, name, target, _owner(ctx)))
+        return self._new(self._names.authorize_symlink(ctx.pid, (parent, name), target, _owner(ctx)))
 
     @bounded
     async def link(
@@ -118,7 +123,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         node, parent = self._inodes.get(inode), self._inodes.get(new_parent_inode)
-        return self._new(self._names.authorize_link(ctx.pid, node, parent, new_name))
+        return self._new(self._names.authorize_link(ctx.pid, node, (parent, new_name)))
 
     @bounded
     async def unlink(self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext) -> None:
@@ -139,11 +144,16 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> None:
         old, new = self._inodes.get(parent_inode_old), self._inodes.get(parent_inode_new)
-        await self._names.authorize_rename(ctx.pid, old, name_old, new, name_new, flags)
+        await self._names.authorize_rename(ctx.pid, (old, name_old), (new, name_new), flags)
 
     @bounded
     async def open(self, inode: pyfuse3.InodeT, flags: pyfuse3.FlagT, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        return _info(await self._files.authorize_open(ctx.pid, self._inodes.get(inode), flags))
+        handle = await self._files.authorize_open(ctx.pid, self._inodes.get(inode), flags)
+        if flags & (os.O_ACCMODE | os.O_TRUNC):
+            handle.takes = set_ids.taken_by_write(ctx, backing.stat(handle.fd))
+        if flags & os.O_TRUNC:
+            self._files.note_set_ids(handle)
+        return _info(handle)
 
     @bounded
     async def create(
@@ -164,7 +174,10 @@ class Operations(pyfuse3.Operations):
 
     @bounded
     async def write(self, fh: pyfuse3.FileHandleT, off: int, buf: bytes) -> int:
-        return await self._files.write(self._handles.file(fh), off, buf)
+        handle = self._handles.file(fh)
+        written = await self._files.write(handle, off, buf)
+        self._files.note_set_ids(handle)
+        return written
 
     @bounded
     async def flush(self, fh: pyfuse3.FileHandleT) -> None:
@@ -220,12 +233,19 @@ class Operations(pyfuse3.Operations):
         value: bytes,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        self._files.set_xattr(ctx.pid, self._inodes.get(inode), name, value)
+        node = self._inodes.get(inode)
+        self._files.set_xattr(ctx.pid, node, name, value)
+        if name == set_ids.ACCESS_LIST:
+            st = self._inodes.stat(node)
+            mode = st.st_mode & ~set_ids.taken_by_access_list(ctx, st)
+            await self._files.authorize_setattr(ctx.pid, node, Changes(mode=mode), None)
 
     @bounded
     async def listxattr(self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext) -> Sequence[pyfuse3.XAttrNameT]:
         names = backing.list_xattrs(self._inodes.descriptor(self._inodes.get(inode)))
-        return [pyfuse3.XAttrNameT(name) for name in names]
+        # The kernel hides these from all but the privileged, and our own question was root's (xattr(7)).
+        hidden = b"trusted." if ctx.uid else b"\0"
+        return [pyfuse3.XAttrNameT(name) for name in names if not name.startswith(hidden)]
 
     @bounded
     async def removexattr(self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, ctx: pyfuse3.RequestContext) -> None:

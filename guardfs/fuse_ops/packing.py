@@ -1,4 +1,4 @@
-"""Between pyfuse3's structures and plain values. Pure, but for the types."""
+"""Between pyfuse3's structures and plain values."""
 
 import os
 
@@ -16,7 +16,8 @@ attributes that describe it.
 
 
 def attributes(node: Node, st: os.stat_result) -> pyfuse3.EntryAttributes:
-    """A node's attributes for the kernel, under the number that the kernel knows it by."""
+    """A node's attributes for the kernel, under the number that the kernel knows it by; it is told the size here."""
+    node.told_size = st.st_size
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = pyfuse3.InodeT(node.number)
     entry.generation = 0

@@ -16,7 +16,7 @@ from guardfs.guard.sessions import Session
 from guardfs.procs.census import Caller
 from guardfs.state import schema
 from guardfs.state.schema import Author, Event, EventKind
-from guardfs.state.store import Store
+from guardfs.state.store import EVENT_LIMIT, Store
 
 _REMEMBERED = 4096
 """Denials and authors that are remembered; the oldest go first."""
@@ -122,6 +122,8 @@ class Announcer:
 
     def _keep(self, event: Event, *, urgent: bool) -> None:
         key, value = schema.event_key(event.seq), msgspec.msgpack.encode(event)
+        if event.seq > EVENT_LIMIT:
+            self._store.delete("events", schema.event_key(event.seq - EVENT_LIMIT))
         self._store.put("events", key, value, urgent=urgent)
 
     def _say_denial(self, event: Event) -> None:

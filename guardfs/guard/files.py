@@ -3,22 +3,22 @@
 Each method takes plain values and returns plain values or a handle; OSErrors and ``Refused`` pass upwards.
 """
 
-import time
+import errno
+import os
 from dataclasses import dataclass
 
 from guardfs import backing
 from guardfs.core import policy
-from guardfs.core.fingerprint import by_stamp, is_racy
-from guardfs.core.intent import O_EXCL, Intent, OpenIntent, of_open
-from guardfs.core.model import Fingerprint, How, Record, Stamp
+from guardfs.core.intent import O_APPEND, O_EXCL, Intent, OpenIntent, of_open
+from guardfs.core.model import How, Stamp
 from guardfs.core.policy import Target, Tier
 from guardfs.core.verdict import Reason
-from guardfs.guard.judge import Desk, Judge
+from guardfs.guard.judge import Desk, Finding, Judge
+from guardfs.guard.notes import Notes
 from guardfs.guard.sessions import Session
 from guardfs.handles import Grant, Handle
 from guardfs.inodes import Node, stale
 from guardfs.procs.census import Caller
-from guardfs.state.schema import EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ class Changes:
 class FileGuard:
     """The family of operations that have, get or need a descriptor."""
 
-    def __init__(self, desk: Desk, judge: Judge) -> None:
+    def __init__(self, desk: Desk, judge: Judge, notes: Notes) -> None:
         self._desk = desk
         self._judge = judge
+        self._notes = notes
 
     async def authorize_open(self, tid: int, node: Node, flags: int) -> Handle[Node]:
         """Open a node as its caller asked, judged first. Raises OSError as open(2), or Refused."""
@@ -49,35 +50,38 @@ class FileGuard:
         intent = of_open(flags)
         fd = backing.open_file(self._desk.inodes.descriptor(node), flags)
         try:
+            handle = Handle(fd, node, caller, Grant.FREE)
+            handle.appends = bool(flags & O_APPEND)
             if session is None:
-                return self._opened_freely(caller, node, fd, intent)
+                return self._opened_freely(handle, intent)
             async with self._desk.locks.holding(node.file):
-                return await self._open_locked(caller, session, node, fd, intent)
+                return await self._open_locked(session, handle, intent)
         except BaseException:
             backing.close(fd)  # No handle was made of it.
             raise
 
-    def _opened_freely(self, caller: Caller, node: Node, fd: int, intent: OpenIntent) -> Handle[Node]:
+    def _opened_freely(self, handle: Handle[Node], intent: OpenIntent) -> Handle[Node]:
         if intent.truncates:
-            backing.truncate(fd, 0)
-            self._bytes_changed(caller, node)
-        return self._handle(fd, node, caller, Grant.FREE)
+            backing.truncate(handle.fd, 0)
+            handle.node.told_size = 0
+            self._notes.freely_written(handle)
+        return self._keep(handle)
 
-    async def _open_locked(
-        self, caller: Caller, session: Session, node: Node, fd: int, intent: OpenIntent
-    ) -> Handle[Node]:
-        handle = Handle(fd, node, caller, Grant.PENDING if intent.later else Grant.NONE)
-        counts = caller.exe not in self._desk.ignored_readers
+    async def _open_locked(self, session: Session, handle: Handle[Node], intent: OpenIntent) -> Handle[Node]:
+        node = handle.node
+        handle.grant = Grant.PENDING if intent.later else Grant.NONE
+        counts = handle.caller.exe not in self._desk.ignored_readers
         if intent.now is not None:
-            finding = await self._judge.file_locked(caller, session, node, intent.now, "open for writing")
-            self._grant(handle, finding.target, finding.stamp, knows=intent.truncates)
+            finding = await self._judge.file_locked(handle.caller, session, node, intent.now, "open for writing")
+            self._give(handle, finding, intent.now, knows=intent.truncates)
         elif intent.reads_now and counts:
-            await self._note_read_locked(session, node, fd)
+            await self._notes.read_locked(session, node, handle.fd)
         handle.counts_read = intent.reads_later and counts
-        handle.will_write = intent.later or Intent.WRITE
+        handle.will_write = intent.later or (Intent.APPEND if intent.now is Intent.APPEND else Intent.WRITE)
         if intent.truncates:
-            backing.truncate(fd, 0)
-            self._note_written(session, handle)
+            backing.truncate(handle.fd, 0)
+            node.told_size = 0
+            self._notes.written(session, handle)
         return self._keep(handle)
 
     async def authorize_create(
@@ -100,59 +104,97 @@ class FileGuard:
         try:
             backing.give_to(fd, *owner, backing.stat(dir_fd), mode)
             node = self._desk.inodes.see(parent, name, backing.stat(fd))
-            return self._created(caller, session, node, fd)
+            handle = Handle(fd, node, caller, Grant.FREE)
+            handle.appends = bool(flags & O_APPEND)
+            return self._created(session, handle, path)
         except BaseException:
             backing.close(fd)  # No handle was made of it; the new empty file is what the caller asked for.
             raise
 
-    def _created(self, caller: Caller, session: Session | None, node: Node, fd: int) -> Handle[Node]:
-        if session is None:
-            self._desk.announcer.changed_by(caller, node.file, self._desk.inodes.path(node))
-            return self._handle(fd, node, caller, Grant.FREE)
-        handle = Handle(fd, node, caller, Grant.GIVEN)
-        self._note_written(session, handle, How.CREATE)
+    def _created(self, session: Session | None, handle: Handle[Node], path: bytes) -> Handle[Node]:
+        handle.node.told_size = 0
+        if session is not None:
+            handle.grant = Grant.GIVEN
+            self._notes.written(session, handle, How.CREATE)
+        elif self._desk.sessions:
+            self._desk.announcer.changed_by(handle.caller, handle.node.file, path)
         return self._keep(handle)
 
     async def read(self, handle: Handle[Node], offset: int, size: int) -> bytes:
-        """Bytes of an open file; the first read of an O_RDWR handle makes a record."""
+        """Bytes of an open file; the first read of an O_RDWR handle makes a record.
+
+        Pages that others fetch would keep such a first read from arriving here, so they are dropped again.
+        """
         if handle.counts_read:
             session = self._judge.session_of(handle.caller)
             handle.counts_read = False
             if session is not None:
                 async with self._desk.locks.holding(handle.node.file):
-                    await self._note_read_locked(session, handle.node, handle.fd)
+                    await self._notes.read_locked(session, handle.node, handle.fd)
+        if any(other.counts_read for other in self._desk.handles.on(handle.node)):
+            self._desk.drop_pages(handle.node.number)
         return backing.pread(handle.fd, size, offset)
 
     async def write(self, handle: Handle[Node], offset: int, data: bytes) -> int:
         """Write through a handle, judged at the first write and checked at each. Raises OSError or Refused."""
-        session = self._judge.session_of(handle.caller)
-        if handle.grant is Grant.FREE or session is None:
-            written = backing.pwrite(handle.fd, data, offset)
-            self._note_free_write(handle)
+        if handle.grant is Grant.FREE:
+            written = self._append_or_write(handle, offset, data)
+            self._notes.freely_written(handle)
             return written
+        session = self._living_session(handle)
         async with self._desk.locks.holding(handle.node.file):
-            await self._authorize_write_locked(session, handle, handle.will_write, "write")
-            written = backing.pwrite(handle.fd, data, offset)
-            self._note_written(session, handle)
-            return written
+            intent = handle.will_write
+            if handle.grant is Grant.APPEND and offset < backing.size(handle.fd) and not self._is_late(handle, offset):
+                intent = Intent.WRITE
+            await self._authorize_write_locked(session, handle, intent, "write")
+            try:
+                return self._append_or_write(handle, offset, data)
+            finally:
+                # A write that failed half-way (ENOSPC) has changed the file as well, and nobody else has.
+                self._notes.written(session, handle)
+
+    def _append_or_write(self, handle: Handle[Node], offset: int, data: bytes) -> int:
+        """Write where the kernel says, or at the real end if it appends to an end that has moved on below."""
+        node = handle.node
+        at = offset
+        if self._is_late(handle, offset):
+            at = backing.size(handle.fd)
+            self._desk.drop_pages(node.number)
+        written = backing.pwrite(handle.fd, data, at)
+        node.told_size = max(node.told_size, offset + written)
+        return written
+
+    def _is_late(self, handle: Handle[Node], offset: int) -> bool:
+        """Whether an append goes to an end that others have moved on: the kernel's size is what it was told."""
+        return handle.appends and offset == handle.node.told_size < backing.size(handle.fd)
 
     async def authorize_setattr(self, tid: int, node: Node, changes: Changes, handle: Handle[Node] | None) -> None:
         """Change size, mode, owner or times; only the size is judged. Raises OSError or Refused."""
         caller = self._judge.who(tid)
         if changes.size is not None:
             await self._resize(caller, node, changes.size, handle)
-        before = backing.stamp(self._desk.inodes.descriptor(node))
         fd = self._desk.inodes.descriptor(node)
+        before = backing.stamp(fd)
         if changes.uid is not None or changes.gid is not None:
-            keep = -1
-            backing.chown(
-                fd, keep if changes.uid is None else changes.uid, keep if changes.gid is None else changes.gid
-            )
+            backing.chown(fd, _or_keep(changes.uid), _or_keep(changes.gid))
         if changes.mode is not None:
             backing.chmod(fd, changes.mode)
         if changes.atime_ns is not None or changes.mtime_ns is not None:
             backing.utimens(fd, changes.atime_ns, changes.mtime_ns)
-        self.note_stamp(caller, node, before, times_set=changes.mtime_ns is not None)
+        self._notes.stamp_changed(caller, node, before, times_set=changes.mtime_ns is not None)
+
+    def note_set_ids(self, handle: Handle[Node]) -> None:
+        """Take the set-ID bits that a write through a handle costs: a part of that write, so nothing is judged.
+
+        Once is enough, since the next write finds none.
+        """
+        if not handle.takes:
+            return
+        fd = self._desk.inodes.descriptor(handle.node)
+        before = backing.stamp(fd)
+        backing.chmod(fd, backing.stat(fd).st_mode & ~handle.takes)
+        handle.takes = 0
+        self._notes.stamp_changed(handle.caller, handle.node, before)
 
     def set_xattr(self, tid: int, node: Node, name: bytes, value: bytes | None) -> None:
         """Set an extended attribute, or remove it for None. Raises OSError as setxattr(2)."""
@@ -163,47 +205,48 @@ class FileGuard:
             backing.remove_xattr(fd, name)
         else:
             backing.set_xattr(fd, name, value)
-        self.note_stamp(caller, node, before)
+        self._notes.stamp_changed(caller, node, before)
 
     async def _resize(self, caller: Caller, node: Node, size: int, handle: Handle[Node] | None) -> None:
         if handle is None:
             await self._truncate_by_name(caller, node, size)
-            return
-        session = self._judge.session_of(handle.caller)
-        if handle.grant is Grant.FREE or session is None:
+        elif handle.grant is Grant.FREE:
             backing.truncate(handle.fd, size)
-            self._note_free_write(handle)
-            return
-        async with self._desk.locks.holding(node.file):
-            await self._authorize_write_locked(session, handle, Intent.TRUNCATE, "truncate")
-            backing.truncate(handle.fd, size)
-            self._note_written(session, handle)
+            self._notes.freely_written(handle)
+        else:
+            session = self._living_session(handle)
+            async with self._desk.locks.holding(node.file):
+                await self._authorize_write_locked(session, handle, Intent.TRUNCATE, "truncate")
+                try:
+                    backing.truncate(handle.fd, size)
+                finally:
+                    self._notes.written(session, handle)
 
     async def _truncate_by_name(self, caller: Caller, node: Node, size: int) -> None:
         """truncate(2): a private descriptor lives for this one act."""
         session = self._judge.session_of(caller)
         fd = backing.open_to_write(self._desk.inodes.descriptor(node))
         try:
+            handle = Handle(fd, node, caller, Grant.FREE)
             if session is None:
                 backing.truncate(fd, size)
-                self._bytes_changed(caller, node)
+                self._notes.freely_written(handle)
                 return
             async with self._desk.locks.holding(node.file):
                 finding = await self._judge.file_locked(caller, session, node, Intent.TRUNCATE, "truncate")
-                handle = Handle(fd, node, caller, Grant.NONE)
-                self._grant(handle, finding.target, finding.stamp, knows=size == 0)
+                self._give(handle, finding, Intent.TRUNCATE, knows=size == 0)
                 backing.truncate(fd, size)
-                self._note_written(session, handle)
-                await self._finish_locked(session, handle)
+                self._notes.written(session, handle)
+                await self._notes.closed_locked(session, handle)
         finally:
             backing.close(fd)
 
     async def flush(self, handle: Handle[Node]) -> None:
         """One of a handle's descriptors is closed: what was written through it becomes known by its bytes."""
         session = self._judge.session_of(handle.caller)
-        if handle.wrote and session is not None:
+        if handle.wrote and handle.grant is not Grant.FREE and session is not None:
             async with self._desk.locks.holding(handle.node.file):
-                await self._finish_locked(session, handle)
+                await self._notes.closed_locked(session, handle)
 
     async def release(self, handle: Handle[Node]) -> None:
         """The last descriptor is closed. Nobody waits for the answer."""
@@ -214,119 +257,69 @@ class FileGuard:
             self._desk.inodes.let_go(handle.node, handle.fd)
             backing.close(handle.fd)
 
-    def note_stamp(self, caller: Caller, node: Node, before: Stamp, *, times_set: bool = False) -> None:
-        """A change that left the bytes alone has been made: carry what knew the stamp before it."""
-        if not self._desk.sessions:
-            return
-        after = backing.stamp(self._desk.inodes.descriptor(node))
-        session = self._judge.session_of(caller)
-        by = session.id if session is not None else None
-        self._desk.sessions.stamp_changed(before, after, by, times_set=times_set)
-        for handle in self._desk.handles.on(node):
-            if handle.left == before and (not times_set or handle.caller.session == by):
-                handle.left = after
-
-    async def _note_read_locked(self, session: Session, node: Node, fd: int) -> None:
-        """Record what the caller is about to be given, and tell if it is not what the session knew."""
-        path = self._desk.inodes.path(node)
-        record = session.find(node.file, (path,))
-        stamp = backing.stamp(fd)
-        if record and record.fingerprint.stamp == stamp and record.proved and not is_racy(record):
-            session.put(record, self._desk.inodes.named_path(node))
-            return
-        seen = await self._judge.fingerprint_of(fd)
-        if record and _is_external(record, seen):
-            self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
-        session.put(policy.read_record(seen, time.time_ns()), self._desk.inodes.named_path(node))
+    def _living_session(self, handle: Handle[Node]) -> Session:
+        """The session that a tracked handle answers to. Raises OSError(EIO) when it has ended: nobody could say."""
+        session = self._judge.session_of(handle.caller)
+        if session is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return session
 
     async def _authorize_write_locked(
         self, session: Session, handle: Handle[Node], intent: Intent, operation: str
     ) -> None:
-        node = handle.node
-        if handle.grant is Grant.PENDING:
-            finding = await self._judge.file_locked(handle.caller, session, node, intent, operation)
-            self._grant(handle, finding.target, finding.stamp, knows=False)
-            return
         stamp = backing.stamp(handle.fd)
-        if handle.grant is Grant.UNCHECKED or handle.left == stamp or backing.links(handle.fd) == 0:
+        if backing.links(handle.fd) == 0 or handle.grant is Grant.UNCHECKED or handle.left == stamp:
             return
+        if handle.grant is Grant.PENDING or (handle.grant is Grant.APPEND and intent is not Intent.APPEND):
+            await self._judge_first_write_locked(session, handle, intent, operation)
+        elif handle.grant is not Grant.APPEND:
+            await self._recheck_locked(session, handle, intent, operation, stamp)
+
+    async def _judge_first_write_locked(
+        self, session: Session, handle: Handle[Node], intent: Intent, operation: str
+    ) -> None:
+        try:
+            finding = await self._judge.file_locked(handle.caller, session, handle.node, intent, operation)
+        except BaseException:
+            self._desk.drop_pages(handle.node.number)
+            raise
+        self._give(handle, finding, intent, knows=False)
+
+    async def _recheck_locked(
+        self, session: Session, handle: Handle[Node], intent: Intent, operation: str, stamp: Stamp
+    ) -> None:
+        """The file is not as this handle left it: go on only if its bytes are."""
+        node = handle.node
         path = self._desk.inodes.path(node)
         finding = await self._judge.look(session, node, path)
         if finding.target is Target.KNOWN and _only_ctime_moved(handle.left, stamp):
-            handle.left = finding.stamp
-        elif self._judge.tier(path) is Tier.EXEMPT:
+            self._notes.left(handle, finding.stamp)
+        elif self._judge.tier_of(node, path, intent) is Tier.EXEMPT:
             handle.grant, handle.left = Grant.UNCHECKED, None
         else:
             handle.grant, handle.left = Grant.NONE, None
+            # What a shared mapping stored is in the page cache, and must not be shown to anybody.
+            self._desk.drop_pages(node.number)
             reason = policy.refusal(finding.target) or Reason.MODIFIED
             self._judge.refuse(handle.caller, session, reason, operation, path, finding)
 
-    def _grant(self, handle: Handle[Node], target: Target, stamp: Stamp, *, knows: bool) -> None:
-        """An allowed write is checked from now on if the session knows the bytes it leaves standing."""
-        known = target is Target.KNOWN or knows
-        handle.grant = Grant.GIVEN if known else Grant.UNCHECKED
-        handle.left = stamp if known else None
-
-    def _note_written(self, session: Session, handle: Handle[Node], how: How = How.WRITE) -> None:
-        """The session has changed the bytes: it knows them, and its other handles may go on."""
-        node, before = handle.node, handle.left
-        after = backing.stamp(handle.fd)
-        self._bytes_changed(handle.caller, node)
-        handle.wrote = True
-        if handle.grant is not Grant.GIVEN:
-            return
-        handle.left = after
-        for other in self._desk.handles.on(node):
-            if other.caller.session == session.id and other.left == before:
-                other.left = after
-        earlier = session.get(node.file)
-        kept = earlier.how if earlier is not None and earlier.how is How.CREATE else how
-        session.put(policy.written_record(after, time.time_ns(), kept), self._desk.inodes.named_path(node))
-
-    async def _finish_locked(self, session: Session, handle: Handle[Node]) -> None:
-        """Take the digest of what the session wrote, unless somebody has changed it since."""
-        record = session.get(handle.node.file)
-        if record is None or record.fingerprint.digest is not None or not record.proved:
-            return
-        fd = backing.open_to_judge(handle.fd)
-        seen = await self._judge.fingerprint_of(fd, close=True)
-        current = session.get(handle.node.file)
-        if current is record and seen.stamp == record.fingerprint.stamp:
-            session.put(policy.closed_record(record, seen, time.time_ns()))
-
-    def _note_free_write(self, handle: Handle[Node]) -> None:
-        if not handle.wrote or self._desk.sessions:
-            handle.wrote = True
-            self._bytes_changed(handle.caller, handle.node)
-
-    def _bytes_changed(self, caller: Caller, node: Node) -> None:
-        """Everybody but the writer's session is in doubt from now on, whatever the clock says."""
-        if not self._desk.sessions:
-            return
-        session = self._judge.session_of(caller)
-        by = session.id if session is not None else None
-        self._desk.announcer.changed_by(caller, node.file)
-        self._desk.sessions.bytes_changed(node.file, by)
-        for handle in self._desk.handles.on(node):
-            if handle.left is not None and handle.caller.session != by:
-                handle.left = None
-
-    def _handle(self, fd: int, node: Node, caller: Caller, grant: Grant) -> Handle[Node]:
-        return self._keep(Handle(fd, node, caller, grant))
+    def _give(self, handle: Handle[Node], finding: Finding, intent: Intent, *, knows: bool) -> None:
+        """An allowed write is checked from now on if the session knows the bytes that it leaves standing."""
+        if finding.target is Target.KNOWN or knows:
+            handle.grant, handle.left = Grant.GIVEN, finding.stamp
+        else:
+            handle.grant = Grant.APPEND if intent is Intent.APPEND else Grant.UNCHECKED
 
     def _keep(self, handle: Handle[Node]) -> Handle[Node]:
         self._desk.inodes.hold(handle.node, handle.fd)
         return self._desk.handles.add(handle)
 
 
+def _or_keep(number: int | None) -> int:
+    """chown(2) leaves alone what is given as -1."""
+    return -1 if number is None else number
+
+
 def _only_ctime_moved(left: Stamp | None, now: Stamp) -> bool:
     """Whether a change that stat shows may have left the bytes alone (chmod, link); they are compared then."""
     return left is not None and (left.size, left.mtime_ns) == (now.size, now.mtime_ns)
-
-
-def _is_external(record: Record, seen: Fingerprint) -> bool:
-    """Whether a record and what is read now differ in more than ctime."""
-    then = record.fingerprint
-    if by_stamp(record, seen.stamp) is None and then.digest == seen.digest:
-        return then.stamp.mtime_ns != seen.stamp.mtime_ns or then.stamp.file != seen.stamp.file
-    return then.stamp != seen.stamp or then.digest not in (None, seen.digest)

@@ -3,6 +3,7 @@
 from guardfs.guard.files import FileGuard
 from guardfs.guard.judge import Desk, Judge
 from guardfs.guard.names import NameGuard
+from guardfs.guard.notes import Notes
 
 
 class Guard:
@@ -11,5 +12,6 @@ class Guard:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         judge = Judge(desk)
-        self.files = FileGuard(desk, judge)
-        self.names = NameGuard(desk, judge, self.files)
+        notes = Notes(desk, judge)
+        self.files = FileGuard(desk, judge, notes)
+        self.names = NameGuard(desk, judge, notes)

@@ -1,11 +1,12 @@
 """What every judged operation shares: who asks, what the target is to them, and the verdict.
 
-``Desk`` carries the parts that the families of operations work with. Used by ``files`` and ``names`` only.
+``Desk`` carries the parts that the families of operations work with. Used by ``files``, ``names`` and ``notes``.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import trio
 
@@ -16,7 +17,7 @@ from guardfs.core.fingerprint import Difference, by_bytes, by_stamp
 from guardfs.core.intent import Intent
 from guardfs.core.model import FileId, Fingerprint, Record, Stamp
 from guardfs.core.policy import Target, Tier
-from guardfs.core.tiers import tier_of
+from guardfs.core.tiers import POLICY_FILE, tier_of
 from guardfs.core.verdict import Deny, Reason
 from guardfs.guard.announcer import Announcer
 from guardfs.guard.registry import Registry
@@ -29,6 +30,8 @@ from guardfs.procs.reading import ExeId
 
 _LOOKS = 3
 """How often a file that moves while it is hashed is looked at before it counts as changed."""
+_ONE_NAME = (Intent.DELETE, Intent.REPLACE)
+"""What takes one name away: where others are left, the bytes are."""
 
 
 class Refused(Exception):
@@ -41,7 +44,11 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Desk:
-    """What a transaction works with."""
+    """What a transaction works with.
+
+    ``drop_pages`` asks for a node's pages to be dropped from the kernel's cache once the request at hand has
+    been answered: never from inside a handler for that file.
+    """
 
     settings: Settings
     inodes: Inodes
@@ -51,6 +58,8 @@ class Desk:
     announcer: Announcer
     registry: Registry
     ignored_readers: frozenset[ExeId]
+    drop_pages: Callable[[int], None]
+    log: Any
     locks: KeyLock[FileId] = field(default_factory=KeyLock)
 
 
@@ -63,18 +72,26 @@ class Finding:
     record: Record | None = None
     seen: Fingerprint | None = None
 
+    @property
+    def now(self) -> Fingerprint:
+        """The file as it was found, with its digest where that was taken."""
+        return self.seen or Fingerprint(self.stamp, None)
+
 
 class Judge:
     """Looks, decides and refuses."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._unknown_seen = False
 
     def who(self, tid: int) -> Caller:
         """The caller of a request, while it waits; a tree that a tracked program roots begins its session here."""
         caller = self._desk.census.who(tid)
         for root, session in self._desk.census.take_roots():
             self._desk.registry.begin_exe(root, session)
+        if caller.is_unknown:
+            self._say_unknown()
         return caller
 
     def session_of(self, caller: Caller) -> Session | None:
@@ -86,6 +103,27 @@ class Judge:
     def tier(self, path: bytes) -> Tier:
         """How much of the rule applies at a path."""
         return tier_of(path, self._desk.settings.exempt_names)
+
+    def tier_of(self, node: Node, path: bytes, intent: Intent) -> Tier:
+        """How much of the rule applies to a file's bytes: all of it that applies at any name they are reached by."""
+        if intent in _ONE_NAME:
+            return self.tier(path)
+        paths = {path, *self._desk.inodes.paths(node)}
+        links = backing.links(self._desk.inodes.descriptor(node))
+        tiers = [self.tier(each) for each in paths]
+        if links > len(paths):
+            tiers.append(Tier.GUARDED)  # Names that were never seen may be anywhere.
+        if links > 1 and self.is_policy(node):
+            tiers.append(Tier.POLICY)
+        return policy.strictest(tiers)
+
+    def is_policy(self, node: Node) -> bool:
+        """Whether a file is guardfs's own policy, whatever name leads to it."""
+        try:
+            st = backing.lookup(self._desk.inodes.descriptor(self._desk.inodes.root), POLICY_FILE)
+        except FileNotFoundError:
+            return False
+        return backing.file_id(st) == node.file
 
     async def file_locked(
         self,
@@ -107,7 +145,8 @@ class Judge:
         self._desk.locks.check_held(node.file)
         where = path if path is not None else self._desk.inodes.path(node)
         finding = await self.look(session, node, where)
-        verdict = policy.decide(intent, finding.target, self.tier(where), self._desk.settings.rules)
+        tier = self.tier_of(node, where, intent)
+        verdict = policy.decide(intent, finding.target, tier, self._desk.settings.rules)
         if isinstance(verdict, Deny):
             self.refuse(caller, session, verdict.reason, operation, where, finding)
         return finding
@@ -143,33 +182,42 @@ class Judge:
     ) -> NoReturn:
         """Announce a Deny and raise it."""
         record = finding.record if finding else None
-        self._desk.announcer.denied(caller, session, reason, operation, path, record, _now(finding))
+        now = finding.now if finding else None
+        self._desk.announcer.denied(caller, session, reason, operation, path, record, now)
         raise Refused(self._desk.settings.errno_number)
 
     async def look(self, session: Session, node: Node, path: bytes) -> Finding:
         """Compare a file as it is now with what the session knows of it."""
         inodes = self._desk.inodes
-        record = session.find(node.file, (path, *inodes.paths(node)))
-        stamp = backing.stamp(inodes.descriptor(node))
-        if record is None:
-            return Finding(Target.UNREAD, stamp)
         for _ in range(_LOOKS):
             stamp = backing.stamp(inodes.descriptor(node))
+            record = session.find(node.file, (path, *inodes.paths(node)))
+            if record is None:
+                return Finding(Target.UNREAD, stamp)
             difference = by_stamp(record, stamp)
             if difference is not None:
                 return Finding(policy.target_of(difference), stamp, record)
+            taken = time.time_ns()
             seen = await self.fingerprint(node)
-            if seen.stamp != backing.stamp(inodes.descriptor(node)):
-                continue
+            still = session.find(node.file, (path, *inodes.paths(node))) is record
+            if seen.stamp != backing.stamp(inodes.descriptor(node)) or not still:
+                continue  # Something came in while the bytes were read: look again.
             difference = by_bytes(record, seen, self._desk.settings.match)
             if difference is Difference.SAME:
-                session.put(policy.proved_record(record, seen, time.time_ns()), inodes.named_path(node))
+                session.put(policy.proved_record(record, seen, taken), inodes.named_path(node))
             return Finding(policy.target_of(difference), seen.stamp, record, seen)
-        return Finding(Target.MODIFIED, stamp, record)
+        return Finding(Target.MODIFIED, backing.stamp(inodes.descriptor(node)), session.get(node.file))
 
     async def fingerprint(self, node: Node) -> Fingerprint:
-        """Take a node's fingerprint through a private descriptor; large files in a worker thread."""
-        fd = backing.open_to_judge(self._desk.inodes.descriptor(node))
+        """Take a node's fingerprint through a private descriptor; large files in a worker thread.
+
+        A file whose mode keeps even the daemon from reading it has no digest, which compares as changed.
+        """
+        held = self._desk.inodes.descriptor(node)
+        try:
+            fd = backing.open_to_judge(held)
+        except PermissionError:
+            return Fingerprint(backing.stamp(held), None)
         return await self.fingerprint_of(fd, close=True)
 
     async def fingerprint_of(self, fd: int, *, close: bool = False) -> Fingerprint:
@@ -183,8 +231,11 @@ class Judge:
             if close:
                 backing.close(fd)
 
-
-def _now(finding: Finding | None) -> Fingerprint | None:
-    if finding is None:
-        return None
-    return finding.seen or Fingerprint(finding.stamp, None)
+    def _say_unknown(self) -> None:
+        if not self._unknown_seen:
+            self._unknown_seen = True
+            self._desk.log.info(
+                "unknown-caller",
+                treated=self._desk.settings.unknown_caller,
+                why="a request came from a process that this daemon cannot see (another pid namespace, or the kernel)",
+            )

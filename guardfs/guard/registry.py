@@ -46,28 +46,43 @@ class Registry:
 
     def begin_exe(self, root: ProcId, session: SessionId) -> Session:
         """Begin the session of a tree that the census has found by its program."""
-        program = reading.exe_of(root.pid)[1]
-        known = next((row for row in self._store.sessions() if row.id == session), None)
-        return self._revived(known) if known else self._add(session, SessionKind.EXE, root, program, None)
-
-    def begin_everything(self) -> Session:
-        """Begin, or take up again, the session that the whole mount is."""
-        known = next((row for row in self._store.sessions() if row.id == EVERYTHING), None)
+        known = next((row for row in self._store.sessions() if row.id == session and not row.ended_ns), None)
+        cgroup = Cgroup.make(f"guardfs-{session}", root.pid)
+        self._census.begin(session, root, anchor=False, cgroup=cgroup)
         if known is not None:
             return self._revived(known)
-        return self._add(EVERYTHING, SessionKind.ALL, ProcId(0, 0), "the whole mount", None)
+        return self._add(session, SessionKind.EXE, root, reading.exe_of(root.pid)[1], cgroup.path if cgroup else None)
+
+    def begin_for_all(self, session: SessionId, label: str) -> Session:
+        """Begin, or take up again, a session that is no tree: the whole mount, or all unknown callers."""
+        known = next((row for row in self._store.sessions() if row.id == session), None)
+        if known is not None:
+            return self._revived(known)
+        return self._add(session, SessionKind.ALL, ProcId(0, 0), label, None)
 
     def revive(self) -> None:
         """Take up the tracked trees that are still alive after a restart, and end the others."""
         for row in self._store.sessions():
-            if row.ended_ns or row.kind in (SessionKind.ALL, SessionKind.EXE):
+            cgroup = Cgroup.existing(row.cgroup) if row.cgroup else None
+            if row.kind is SessionKind.ALL:
                 continue
-            if row.boot == self._boot and reading.is_alive(row.root):
-                cgroup = Cgroup.existing(row.cgroup) if row.cgroup else None
+            if not row.ended_ns and row.boot == self._boot and reading.is_alive(row.root):
                 self._census.begin(row.id, row.root, anchor=row.kind is SessionKind.RUN, cgroup=cgroup)
                 self._revived(row)
-            else:
+                continue
+            if cgroup is not None:
+                cgroup.remove()
+            if not row.ended_ns:
                 self._close(row)
+
+    def reap(self) -> None:
+        """End the sessions of trees that are gone."""
+        self._census.sweep()
+        for session in self._sessions:
+            row = session.row
+            if row.kind is SessionKind.ALL or reading.is_alive(row.root) or self._census.is_populated(row.id):
+                continue
+            self.end(row.id)
 
     def end(self, session: SessionId) -> SessionRow:
         """End a session: its processes are nobody's from now on. Raises KeyError."""

@@ -9,17 +9,23 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from guardfs.core import policy
+from guardfs.core.fingerprint import Match
 from guardfs.core.model import FileId, How, Record, SessionId, Stamp
 from guardfs.state import schema
 from guardfs.state.schema import KnownName, SessionRow
 from guardfs.state.store import Store
 
+_NAMES_PER_RECORD = 2
+"""Names that a session may know for each record that it may hold."""
+
 
 class Session:
     """One session's record table.
 
-    Invariants: ``_read`` and ``_own`` are disjoint and each ordered by last use, oldest first; a path in
+    Invariants: ``_read`` and ``_own`` are disjoint and each ordered by last use, oldest first. A path in
     ``_names`` is one at which the session knew a file and from which it has not itself taken it away.
+    ``_buried`` holds the records of files that died under such a path, since their inode number may be
+    another file's by now.
     """
 
     def __init__(self, row: SessionRow, store: Store, max_records: int, on_evict: Callable[["Session"], None]) -> None:
@@ -29,7 +35,8 @@ class Session:
         self._on_evict = on_evict
         self._read: OrderedDict[FileId, Record] = OrderedDict()
         self._own: OrderedDict[FileId, Record] = OrderedDict()
-        self._names: dict[bytes, FileId] = {}
+        self._names: OrderedDict[bytes, FileId] = OrderedDict()
+        self._buried: dict[bytes, Record] = {}
         self.evicted = 0
 
     @property
@@ -41,20 +48,26 @@ class Session:
         return len(self._read) + len(self._own)
 
     def records(self) -> list[Record]:
-        """All records, least recently used first."""
-        return [*self._read.values(), *self._own.values()]
+        """All records, of dead files first, then least recently used first."""
+        return [*self._buried.values(), *self._read.values(), *self._own.values()]
 
     def get(self, file: FileId) -> Record | None:
         """What the session knows of a file."""
         return self._read.get(file) or self._own.get(file)
 
     def find(self, file: FileId, paths: Iterable[bytes]) -> Record | None:
-        """The record to compare with a file: its own, else that of the file known at one of its paths."""
+        """The record to compare with a file: its own, else that of what was known at one of its paths."""
         record = self.get(file)
         if record is not None:
             return record
-        known = (self._names.get(path) for path in paths)
-        return next((r for f in known if f is not None and (r := self.get(f)) is not None), None)
+        return next((known for path in paths if (known := self.known_at(path)) is not None), None)
+
+    def known_at(self, path: bytes) -> Record | None:
+        """The record of the file that was known at a path."""
+        file = self._names.get(path)
+        if file is None:
+            return None
+        return self._buried.get(path) or self.get(file)
 
     def knows_name(self, path: bytes) -> bool:
         """Whether the session knew a file at this path."""
@@ -69,64 +82,93 @@ class Session:
         before = self.get(file)
         self._count(before, record)
         if before != record:
-            self._store.put("records", schema.record_key(self.id, file), msgspec.msgpack.encode(record))
+            self._save_record(record)
         self._read.pop(file, None)
         self._own.pop(file, None)
-        table = self._read if record.how is How.READ else self._own
-        table[file] = record
+        self._table(record)[file] = record
         self._evict()
+
+    def update(self, record: Record) -> None:
+        """Replace what is known of a file without counting it as used."""
+        self._table(record)[record.file] = record
+        self._save_record(record)
 
     def drop(self, file: FileId) -> None:
         """Forget a file."""
         if self._read.pop(file, None) or self._own.pop(file, None):
             self._store.delete("records", schema.record_key(self.id, file))
 
+    def bury(self, file: FileId) -> None:
+        """A file has died: what is known of it goes with its name, never with its number's next file."""
+        record = self.get(file)
+        if record is None:
+            return
+        self.drop(file)
+        if self._names.get(record.path) == file:
+            self._buried[record.path] = record
+
     def name(self, path: bytes, file: FileId) -> None:
         """Remember that this file is known at a path."""
+        self._buried.pop(path, None)
         if self._names.get(path) != file:
             self._names[path] = file
             value = msgspec.msgpack.encode(KnownName(path, file))
             self._store.put("names", schema.name_key(self.id, path), value)
 
-    def move(self, file: FileId, path: bytes) -> None:
-        """A file that the session knows stands at another path now."""
-        record = self.get(file)
-        if record is not None:
-            self._replace(msgspec.structs.replace(record, path=path))
-            self.name(path, file)
-
     def unname(self, path: bytes) -> FileId | None:
         """Forget a path, and say which file was known there."""
+        self._buried.pop(path, None)
         file = self._names.pop(path, None)
         if file is not None:
             self._store.delete("names", schema.name_key(self.id, path))
         return file
 
     def forget(self, path: bytes) -> None:
-        """Forget a path and the file that was known there."""
+        """Forget a path, and the file that was known there unless it is known to stand elsewhere."""
         file = self.unname(path)
-        if file is not None:
-            self.drop(file)
+        record = self.get(file) if file is not None else None
+        if record is not None and record.path == path:
+            self.drop(record.file)
 
-    def move_below(self, path: bytes, new_path: bytes, *, own_act: bool) -> None:
-        """A directory was renamed: what was known below it is known there too; and no longer here, if by itself."""
-        prefix = path + b"/"
-        for old in [known for known in self._names if known.startswith(prefix)]:
-            file = self.unname(old) if own_act else self._names[old]
-            if file is not None:
-                self.name(new_path + b"/" + old[len(prefix) :], file)
+    def moved(self, file: FileId, path: bytes, new_path: bytes, *, own_act: bool) -> None:
+        """A known file stands at another path now; a name that somebody else took away stays known."""
+        record = self.get(file)
+        if record is not None:
+            self.update(msgspec.structs.replace(record, path=new_path))
+        if own_act:
+            self.unname(path)
+            if record is not None:
+                self.name(new_path, file)
+
+    def moved_below(self, moves: Iterable[tuple[bytes, bytes]], *, own_act: bool) -> None:
+        """Directories stand at other paths now, with all that is known below them."""
+        found = [
+            (old, new_path + old[len(path) :], file)
+            for path, new_path in moves
+            for old, file in self._names.items()
+            if old.startswith(path + b"/")
+        ]
+        for old, new, file in found:
+            record = self.get(file)
+            if record is not None and record.path == old:
+                self.update(msgspec.structs.replace(record, path=new))
+        if own_act:
+            for old, _, _ in found:
+                self.unname(old)
+            for _, new, file in found:
+                self.name(new, file)
 
     def carry(self, before: Stamp, after: Stamp) -> None:
         """The file's stamp changed and its bytes did not."""
         record = self.get(before.file)
         if record is not None:
-            self._replace(policy.carried_record(record, before, after))
+            self.update(policy.carried_record(record, before, after))
 
     def distrust(self, file: FileId) -> None:
         """Somebody else has changed the bytes: equal stamps prove nothing any more."""
         record = self.get(file)
         if record is not None and record.proved:
-            self._replace(msgspec.structs.replace(record, proved=False))
+            self.update(msgspec.structs.replace(record, proved=False))
 
     def refused(self) -> None:
         """Count a refusal."""
@@ -140,14 +182,14 @@ class Session:
     def restore(self) -> None:
         """Load what the store remembers; each record has to prove itself by its digest."""
         for record in self._store.records(self.id):
-            table = self._read if record.how is How.READ else self._own
-            table[record.file] = msgspec.structs.replace(record, proved=False)
+            self._table(record)[record.file] = msgspec.structs.replace(record, proved=False)
         for known in self._store.names(self.id):
             self._names[known.path] = known.file
 
-    def _replace(self, record: Record) -> None:
-        table = self._read if record.file in self._read else self._own
-        table[record.file] = record
+    def _table(self, record: Record) -> OrderedDict[FileId, Record]:
+        return self._read if record.how is How.READ else self._own
+
+    def _save_record(self, record: Record) -> None:
         self._store.put("records", schema.record_key(self.id, record.file), msgspec.msgpack.encode(record))
 
     def _count(self, before: Record | None, record: Record) -> None:
@@ -158,24 +200,27 @@ class Session:
             self.row = msgspec.structs.replace(row, written=row.written + 1)
 
     def _evict(self) -> None:
+        """The least recently used record goes first, what the session wrote last of all, its name with it."""
         while len(self) > self._max_records:
-            table = self._read or self._own
-            file, record = next(iter(table.items()))
+            file, record = next(iter((self._read or self._own).items()))
             self.drop(file)
             if self._names.get(record.path) == file:
                 self.unname(record.path)
             self.evicted += 1
             self._on_evict(self)
+        while len(self._names) > self._max_records * _NAMES_PER_RECORD:
+            self.unname(next(iter(self._names)))
 
 
 class Sessions:
     """The living sessions."""
 
-    def __init__(self) -> None:
+    def __init__(self, match: Match) -> None:
+        self._match = match
         self._living: dict[SessionId, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
-        return iter(self._living.values())
+        return iter(list(self._living.values()))
 
     def __len__(self) -> int:
         return len(self._living)
@@ -201,11 +246,20 @@ class Sessions:
             if session.id != by:
                 session.distrust(file)
 
-    def stamp_changed(self, before: Stamp, after: Stamp, by: SessionId | None, *, times_set: bool) -> None:
-        """Mode, owner, names or times changed through the mount.
+    def forgives(self, by: SessionId | None, session: SessionId | None, *, times_set: bool) -> bool:
+        """Whether a change of stamp by somebody is none for a session: its own, or one that the match forgives.
 
-        Setting times is a save in everybody's eyes but the session's own; the rest moves ctime alone.
+        Setting times is a save in everybody else's eyes under a strict match; the rest moves ctime alone.
         """
+        return session == by or not times_set or self._match is not Match.STRICT
+
+    def stamp_changed(self, before: Stamp, after: Stamp, by: SessionId | None, *, times_set: bool) -> None:
+        """Mode, owner, names or times changed through the mount."""
         for session in self._living.values():
-            if session.id == by or not times_set:
+            if self.forgives(by, session.id, times_set=times_set):
                 session.carry(before, after)
+
+    def file_died(self, file: FileId) -> None:
+        """The last name of a file is gone: its number may soon be another file's."""
+        for session in self._living.values():
+            session.bury(file)

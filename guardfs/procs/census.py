@@ -35,8 +35,16 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     exe: ExeId | None = None
     program: str = "?"
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether somebody asked that cannot be told apart from anybody else."""
+        return self.process is None and self is not NOBODY
 
-UNKNOWN = Caller(None, None)
+
+NOBODY = Caller(None, None)
+"""Whoever asks while there is no session: nobody is looked up then."""
+UNKNOWN_SESSION = SessionId("unknown")
+"""The one session of all callers that cannot be told apart, where the setting has them tracked."""
 
 
 class _Member:
@@ -48,9 +56,10 @@ class _Member:
         self.session = session
         self.pidfd = pidfd
 
-    def alive(self) -> bool:
+    def alive(self, proc: ProcId) -> bool:
+        """Whether this process still has its number."""
         if self.pidfd is None:
-            return True
+            return reading.is_alive(proc)
         try:
             signal.pidfd_send_signal(self.pidfd, 0)
         except ProcessLookupError:
@@ -79,10 +88,12 @@ class Census:
         *,
         everything: SessionId | None = None,
         tracked_exes: frozenset[ExeId] = frozenset(),
+        track_unknown: bool = False,
         on_outsider: Callable[[ProcId], None] = lambda _: None,
     ) -> None:
         self.everything = everything
         self.tracked_exes = tracked_exes
+        self._unknown = UNKNOWN_SESSION if track_unknown else None
         self._on_outsider = on_outsider
         self.found_roots: list[tuple[ProcId, SessionId]] = []
         self._members: dict[ProcId, _Member] = {}
@@ -94,18 +105,18 @@ class Census:
     def who(self, tid: int) -> Caller:
         """Resolve the caller of a request while it waits. Never raises for a process that is gone."""
         if self.everything is None and not self._sessions_possible():
-            return UNKNOWN
+            return NOBODY
         try:
             proc = self._process_of(tid) if tid > 0 else None
         except OSError:
             proc = None  # Hidden from us, or of another pid namespace: the same as pid 0.
         if proc is None:
-            return Caller(None, self.everything)
+            return Caller(None, self.everything or self._unknown)
         exe, program = reading.exe_of(proc.pid)
         return Caller(proc, self.everything or self._session_of(proc, exe), exe, program)
 
     def begin(self, session: SessionId, root: ProcId, *, anchor: bool, cgroup: Cgroup | None = None) -> None:
-        """Track a tree: from ``root`` on, or below it where it is an anchor."""
+        """Track a tree: from ``root`` on, or below it where it is an anchor; a cgroup takes all of it in."""
         self._outsiders.clear()
         if cgroup is not None:
             self._cgroups[session] = cgroup
@@ -134,7 +145,8 @@ class Census:
         """Make one process a member for life."""
         self._outsiders.pop(proc, None)
         if proc not in self._members:
-            self._sweep()
+            if len(self._members) % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+                self.sweep()  # So that the table stays as large as the tree.
             self._members[proc] = _Member(session, self._pidfd(proc))
 
     def member(self, pid: int) -> SessionId | None:
@@ -164,6 +176,16 @@ class Census:
         named = reading.environment(proc.pid).get(b"GUARDFS_SESSION", b"").decode(errors="replace")
         return next((s for s in sessions if s == named and reading.is_alive(proc)), None)
 
+    def is_populated(self, session: SessionId) -> bool:
+        """Whether anything of a session may still run: a member, or something in its cgroup that was never seen."""
+        cgroup = self._cgroups.get(session)
+        return bool(self.living_members(session)) or (cgroup is not None and cgroup.is_populated())
+
+    def sweep(self) -> None:
+        """Let go of all dead members."""
+        for proc in [p for p, member in self._members.items() if not member.alive(p)]:
+            self._members.pop(proc).close()
+
     def close(self) -> None:
         """Give back all descriptors and cgroups."""
         for member in self._members.values():
@@ -173,7 +195,7 @@ class Census:
         self._members.clear()
 
     def _sessions_possible(self) -> bool:
-        return bool(self._members or self._anchors or self._cgroups or self.tracked_exes)
+        return bool(self._members or self._anchors or self._cgroups or self.tracked_exes or self._unknown)
 
     def _process_of(self, tid: int) -> ProcId:
         thread = reading.process(tid)
@@ -195,13 +217,13 @@ class Census:
         session = self._by_ancestry(proc) or self._by_cgroup(proc) or self._by_program(proc)
         if session is not None:
             self.adopt(proc, session)
-        else:
+        elif self._chain_is_whole(proc):
             self._remember_outsider(proc, exe)
         return session
 
     def _living_member(self, proc: ProcId) -> _Member | None:
         member = self._members.get(proc)
-        if member is not None and not member.alive():
+        if member is not None and not member.alive(proc):
             # The number came round again within one clock tick of the old start time.
             member.close()
             del self._members[proc]
@@ -216,6 +238,14 @@ class Census:
             if ancestor in self._anchors:
                 return self._anchors[ancestor]
         return None
+
+    def _chain_is_whole(self, proc: ProcId) -> bool:
+        """Whether all ancestors could be seen; one that died while we looked is no proof of anything."""
+        chain = [proc, *self._ancestors(proc)]
+        try:
+            return reading.parent(chain[-1].pid) == 0
+        except OSError:
+            return False
 
     def _ancestors(self, proc: ProcId) -> Iterable[ProcId]:
         current = proc
@@ -271,9 +301,3 @@ class Census:
             return os.pidfd_open(proc.pid)
         except OSError:
             return None  # Gone, or no descriptor left: the start time still tells.
-
-    def _sweep(self) -> None:
-        """Let go of the dead now and then, so that the table stays as large as the tree."""
-        if len(self._members) % _SWEEP_EVERY == _SWEEP_EVERY - 1:
-            for proc in [p for p, member in self._members.items() if not member.alive()]:
-                self._members.pop(proc).close()

@@ -68,6 +68,13 @@ class Cgroup:
         """Whether a cgroup path is this one or below it."""
         return path == self.path or path.startswith(self.path + "/")
 
+    def is_populated(self) -> bool:
+        """Whether any process is in it or below it."""
+        try:
+            return "populated 1" in (self.directory / "cgroup.events").read_text()
+        except OSError:
+            return False
+
     def remove(self) -> None:
         """Remove the cgroup; one that still holds processes stays until they are gone."""
         try:

@@ -123,14 +123,15 @@ def find_programs(names: Iterable[str]) -> frozenset[ExeId]:
 
 
 def _places(name: str) -> list[str]:
-    path = shutil.which(name)
-    if path is None:
-        return []
-    if os.path.basename(path) != "git":
-        return [path]
-    # git runs its own commands from a second copy of itself.
-    answer = subprocess.run([path, "--exec-path"], capture_output=True, text=True, check=False)
-    return [path, os.path.join(answer.stdout.strip(), "git")]
+    """A program by path, or every file of its name on PATH: a shim may stand before the real one."""
+    if os.path.dirname(name):
+        return [name]
+    found = [path for place in os.get_exec_path() if (path := shutil.which(name, path=place)) is not None]
+    if name == "git" and found:
+        # git runs its own commands from a second copy of itself.
+        answer = subprocess.run([found[0], "--exec-path"], capture_output=True, text=True, check=False)
+        found.append(os.path.join(answer.stdout.strip(), "git"))
+    return found
 
 
 def children(pid: int) -> list[int]:

@@ -109,4 +109,4 @@ def test_reading_and_proving() -> None:
 
 
 def test_the_default_is_strict() -> None:
-    assert RULES == Rules(Match.STRICT, Append.CHECK)
+    assert (RULES.match, RULES.append) == (Match.STRICT, Append.CHECK)

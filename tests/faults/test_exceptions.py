@@ -75,7 +75,7 @@ def test_a_bug_is_eio_and_the_mount_lives(tmp_path: Path, state: Path, function:
         if "no errno" not in error:
             line = next(line for line in log.splitlines() if "event=exception" in line)
             assert "traceback=" in line
-            assert error.split("(")[0] in line
+            assert error.partition("(")[0] in line
 
 
 def test_an_errno_of_the_backing_directory_is_passed_on(tmp_path: Path, state: Path) -> None:

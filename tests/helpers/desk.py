@@ -56,11 +56,12 @@ class Room:
     def __init__(self, top: Path, store_dir: Path, settings: Settings) -> None:
         self.top = top
         self.log = Log()
+        self.dropped: list[int] = []
         self.store = open_store(store_dir, lambda aside, reason: None)
         self.root_fd = backing.open_root(str(top))
         self.inodes = Inodes(self.root_fd)
         self.census = GivenCensus()
-        self.sessions = Sessions()
+        self.sessions = Sessions(settings.match)
         announcer = Announcer(self.store, self.log)
         self.registry = Registry(settings, self.sessions, self.census, self.store, announcer)
         self.desk = Desk(
@@ -72,6 +73,8 @@ class Room:
             announcer=announcer,
             registry=self.registry,
             ignored_readers=frozenset({(9, 9)}),
+            drop_pages=self.dropped.append,
+            log=self.log,
         )
         self.guard = Guard(self.desk)
         self.ops: Any = Operations(self.guard, self.log)

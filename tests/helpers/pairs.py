@@ -9,19 +9,20 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 from tests.helpers.mounted import Mount
 from tests.helpers.shell import DEADLINE_S
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 Operation = Callable[[], Any]
 OWNER, MATE, STRANGER = 4001, 4002, 4003
 """Three uids with gids of the same numbers; nobody on the machine needs to know them."""
 SHARED = 4100
 """A group that children join where a test says so."""
+Who = int | tuple[int, ...]
+"""A uid, and the groups beside the one of its number."""
 
 
 class Failed(AssertionError):
@@ -33,7 +34,7 @@ def error_name(error: OSError) -> str:
     return errno.errorcode[error.errno]
 
 
-def tried(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | str:
+def tried(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
     """A step's value, or the name of its errno."""
     try:
         return function(*args, **kwargs)
@@ -75,26 +76,27 @@ def _serve(out: int, operation: Operation, prepare: Operation) -> int:
         answer = ("value", operation())
     except OSError as error:
         answer = ("value", error_name(error))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - it fails in the parent
         answer = ("failed", traceback.format_exc())
     with open(out, "wb") as pipe:
         pickle.dump(answer, pipe)
     return 0
 
 
-def become(uid: int, groups: Sequence[int] = ()) -> None:
+def become(uid: int, groups: Sequence[int]) -> None:
     """Drop root for good."""
     os.setgroups(groups)
     os.setgid(uid)
     os.setuid(uid)
 
 
-def as_user(uid: int, operation: Operation, groups: Sequence[int] = ()) -> Any:
-    """An operation's value, or its errno's name, under another uid."""
-    return forked(operation, lambda: become(uid, groups))
+def as_user(who: Who, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """A call's value, or its errno's name, under another uid."""
+    uid, *groups = (who,) if isinstance(who, int) else who
+    return forked(lambda: function(*args, **kwargs), lambda: become(uid, groups))
 
 
-def write(path: str | bytes, data: bytes = b"one\ntwo\n", mode: int | None = None, owner: int | None = None) -> None:
+def write(path: str | bytes, data: bytes = b"one\ntwo\n", mode: int | None = None, owner: int | None = None) -> int:
     """Make a file with content, and with a mode and an owner where they matter."""
     with open(path, "wb") as file:
         file.write(data)
@@ -102,6 +104,12 @@ def write(path: str | bytes, data: bytes = b"one\ntwo\n", mode: int | None = Non
         os.chown(path, owner, owner)
     if mode is not None:
         os.chmod(path, mode)
+    return len(data)
+
+
+def opened(path: str, flags: int, mode: int = 0o777) -> None:
+    """Open and close."""
+    os.close(os.open(path, flags, mode))
 
 
 def read(path: str | bytes) -> bytes:
@@ -134,13 +142,17 @@ class Places:
 
     def compare(self, operation: Operation) -> Any:
         """Assert the same value or errno in both places; give it."""
-        bare, mounted = (forked(operation, lambda place=place: _enter(place)) for place in self.fresh())
+        bare, mounted = (_run_in(place, operation) for place in self.fresh())
         assert mounted == bare, "\n".join(differences(bare, mounted))
         return bare
 
+    def on_bare(self, operation: Operation) -> Any:
+        """One half of ``compare``."""
+        return _run_in(self.fresh()[0], operation)
+
     def on_mount(self, operation: Operation) -> Any:
-        """For what a bare directory cannot show."""
-        return forked(operation, lambda: _enter(self.fresh()[1]))
+        """The other half of ``compare``."""
+        return _run_in(self.fresh()[1], operation)
 
 
 def differences(bare: Any, mounted: Any, at: str = "") -> list[str]:
@@ -152,6 +164,9 @@ def differences(bare: Any, mounted: Any, at: str = "") -> list[str]:
     return [] if bare == mounted else [f"{at}: {bare!r:.300} on the bare directory, {mounted!r:.300} on the mount"]
 
 
-def _enter(place: Path) -> None:
-    os.umask(0o022)
-    os.chdir(place)
+def _run_in(place: Path, operation: Operation) -> Any:
+    def enter() -> None:
+        os.umask(0o022)
+        os.chdir(place)
+
+    return forked(operation, enter)

@@ -44,17 +44,18 @@ def test_an_agents_day(mount: Mount) -> None:
         "grep -rl TestCase . | wc -l",
         "cat json/decoder.py > /dev/null && sed -i 's/^import re$/import re  # edited/' json/decoder.py",
         "python3 -c \"import pathlib; p = pathlib.Path('ast.py'); p.write_text(p.read_text() + '# more')\"",
-        "mkdir new && cp json/*.py new/ && echo '# header' > new/head.py && sed -i 's/^import re$/import re  # edited/' new/decoder.py && rm new/tool.py",
+        "mkdir new && cp json/*.py new/ && echo '# header' > new/head.py && rm new/tool.py",
+        "sed -i 's/^import re$/import re  # edited/' new/decoder.py",
         f"{GIT} add -A && {GIT} commit -qm 'edit' && git log --oneline | wc -l",
         "python3 -m compileall -q json new",
         "python3 -c \"import sys; sys.path.insert(0, '.'); import json; json.loads('[1]')\"",
-        "sqlite3 new/base.db 'create table t(x); insert into t values (1); pragma journal_mode=wal; insert into t select * from t'",
+        "sqlite3 new/base.db 'create table t(x); insert into t values (1); pragma journal_mode=wal'",
         "sqlite3 new/base.db 'insert into t select * from t; select count(*) from t'",
         "tar cf /dev/null json && tar cf new/json.tar json && mkdir out && tar xf new/json.tar -C out && rm -r out",
         "printf '%s\\n' 1i '# first' . w q | ed -s new/head.py || true",
         "vim -es -c 'normal Gofinal line' -c wq new/head.py < /dev/null || true",
-        f"{GIT} init -q sub && cd sub && echo a > a && {GIT} add a && {GIT} commit -qm a && echo b >> a && {GIT} commit -qam b"
-        f" && {GIT} rebase -q --root && {GIT} gc -q && cd ..",
+        f"{GIT} init -q sub && cd sub && echo a > a && {GIT} add a && {GIT} commit -qm a && cd ..",
+        f"cd sub && echo b >> a && {GIT} commit -qam b && {GIT} rebase -q --root && {GIT} gc -q && cd ..",
     ]
     for step in steps:
         done = agent.run(step)

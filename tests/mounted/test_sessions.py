@@ -84,7 +84,7 @@ def test_everything_is_one_session(make_mount: MakeMount) -> None:
 def test_who_was_running_before_is_tracked_with_its_tree(mount: Mount) -> None:
     user = mount.user()
     user.run("sh -c 'while [ ! -e go ]; do :; done; echo late > f; touch done' & disown")
-    done = guardfs("track", user.pid, mount.point, "--label", "mine")
+    done = guardfs("track", str(user.pid), mount.point, "--label", "mine")
     assert done.returncode == 0, done.stderr
     mount.user().run("touch go")
     until((mount.backing / "done").exists, "the late write's end")

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyfuse3
@@ -14,6 +15,7 @@ from guardfs import backing
 from guardfs.config import Settings
 from guardfs.core.model import How
 from guardfs.guard.judge import Judge
+from guardfs.procs.census import Caller
 from tests.helpers.desk import USER, Room, room
 
 
@@ -221,3 +223,11 @@ async def test_an_unlinked_file_can_still_be_used(here: Room) -> None:
     assert (here.top / "f").read_bytes() == b""
     await close(here, info.fh)
     await close(here, fh)
+
+
+async def test_unknown_callers_are_said_once_and_untracked(here: Room) -> None:
+    here.agent()
+    for _ in range(3):
+        here.census.given[0] = Caller(None, None)
+        await close(here, await open_(here, SimpleNamespace(pid=0, uid=0, gid=0), os.O_WRONLY | os.O_TRUNC))
+    assert [event for event, _ in here.log.lines].count("unknown-caller") == 1

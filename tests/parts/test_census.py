@@ -11,7 +11,7 @@ import pytest
 
 from guardfs.core.model import ProcId, SessionId
 from guardfs.procs import reading
-from guardfs.procs.census import UNKNOWN, Census
+from guardfs.procs.census import NOBODY, Census
 from guardfs.procs.cgroups import Cgroup, cgroup_of
 from tests.helpers.mounted import until
 
@@ -57,7 +57,7 @@ def census() -> Iterator[Census]:
 
 
 def test_without_sessions_nobody_is_looked_up(census: Census, child: Child) -> None:
-    assert census.who(child.pid) is UNKNOWN
+    assert census.who(child.pid) is NOBODY
 
 
 def test_children_are_members_and_strangers_are_not(census: Census, child: Child) -> None:
@@ -111,7 +111,13 @@ def test_the_end_of_a_session_frees_its_members(census: Census, child: Child) ->
 
 
 def test_a_thread_is_its_process(census: Census) -> None:
-    program = "import threading, sys; e = threading.Event(); t = threading.Thread(target=e.wait); t.start(); print(t.native_id, flush=True); sys.stdin.read(); e.set()"
+    program = (
+        "import threading, sys\n"
+        "done = threading.Event()\n"
+        "thread = threading.Thread(target=done.wait)\n"
+        "thread.start(); print(thread.native_id, flush=True)\n"
+        "sys.stdin.read(); done.set()\n"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as python:
         assert python.stdout is not None
         tid = int(python.stdout.readline())
@@ -136,7 +142,7 @@ def test_the_same_tick_does_not_make_a_new_process_a_member(census: Census) -> N
     census.begin(S, proc, anchor=False)
     dead.kill()
     dead.wait()
-    assert not census._members[proc].alive()
+    assert not census._members[proc].alive(proc)
     assert census._living_member(proc) is None
 
 

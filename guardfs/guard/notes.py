@@ -1,0 +1,160 @@
+"""What follows from an act: how records, grants and memories move on once something has been done.
+
+Must not decide or refuse. Used by ``files`` and ``names`` right after they have acted, without an ``await`` in
+between, but for the two methods that take a digest.
+"""
+
+import time
+
+from guardfs import backing
+from guardfs.core import policy
+from guardfs.core.fingerprint import by_stamp, is_racy
+from guardfs.core.model import Fingerprint, How, Record, SessionId, Stamp
+from guardfs.guard.judge import Desk, Judge
+from guardfs.guard.sessions import Session
+from guardfs.handles import Grant, Handle
+from guardfs.inodes import Node
+from guardfs.procs.census import Caller
+from guardfs.state.schema import EventKind
+
+
+class Notes:
+    """Keeps what sessions and handles know in step with what has been done."""
+
+    def __init__(self, desk: Desk, judge: Judge) -> None:
+        self._desk = desk
+        self._judge = judge
+
+    async def read_locked(self, session: Session, node: Node, fd: int) -> None:
+        """Record what a caller is about to be given, and tell if it is not what the session knew."""
+        path = self._desk.inodes.path(node)
+        record = session.find(node.file, (path,))
+        stamp = backing.stamp(fd)
+        if record and record.fingerprint.stamp == stamp and record.proved and not is_racy(record):
+            session.put(record, self._desk.inodes.named_path(node))
+            return
+        taken = time.time_ns()
+        seen = await self._judge.fingerprint_of(fd)
+        if record and _is_external(record, seen):
+            self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
+        session.put(policy.read_record(seen, taken), self._desk.inodes.named_path(node))
+
+    def written(self, session: Session, handle: Handle[Node], how: How = How.WRITE) -> None:
+        """The session has changed the bytes: it knows them, and its other handles may go on."""
+        node = handle.node
+        after = backing.stamp(handle.fd)
+        self.bytes_changed(handle.caller, node)
+        handle.wrote = True
+        if handle.grant is not Grant.GIVEN:
+            return
+        self.left(handle, after)
+        earlier = session.get(node.file)
+        kept = earlier.how if earlier is not None and earlier.how is How.CREATE else how
+        session.put(policy.written_record(after, time.time_ns(), kept), self._desk.inodes.named_path(node))
+
+    def left(self, handle: Handle[Node], after: Stamp) -> None:
+        """A handle leaves its file in a new state, and so do the session's other handles that knew the old one."""
+        before, handle.left = handle.left, after
+        if before is None:
+            return
+        for other in self._desk.handles.on(handle.node):
+            if other.caller.session == handle.caller.session and other.left == before:
+                other.left = after
+
+    async def closed_locked(self, session: Session, handle: Handle[Node]) -> None:
+        """Take the digest of what the session wrote, unless somebody has changed it since."""
+        record = session.get(handle.node.file)
+        if record is None or record.fingerprint.digest is not None or not record.proved:
+            return
+        taken = time.time_ns()
+        try:
+            fd = backing.open_to_judge(handle.fd)
+        except PermissionError:
+            return  # Its mode keeps even its owner from reading it: its stamp has to do.
+        seen = await self._judge.fingerprint_of(fd, close=True)
+        if session.get(handle.node.file) is record and seen.stamp == record.fingerprint.stamp:
+            session.put(policy.closed_record(record, seen, taken))
+
+    def freely_written(self, handle: Handle[Node]) -> None:
+        """An untracked handle has changed the bytes."""
+        handle.wrote = True
+        self.bytes_changed(handle.caller, handle.node)
+
+    def bytes_changed(self, caller: Caller, node: Node) -> None:
+        """Everybody but the writer's session is in doubt from now on, whatever the clock says."""
+        if not self._desk.sessions:
+            return
+        by = self._by(caller)
+        self._desk.announcer.changed_by(caller, node.file)
+        self._desk.sessions.bytes_changed(node.file, by)
+        for handle in self._desk.handles.on(node):
+            if handle.left is not None and handle.caller.session != by:
+                handle.left = None
+
+    def stamp_changed(self, caller: Caller, node: Node, before: Stamp, *, times_set: bool = False) -> None:
+        """A change that left the bytes alone has been made: carry what knew the stamp before it."""
+        if not self._desk.sessions:
+            return
+        after = backing.stamp(self._desk.inodes.descriptor(node))
+        by = self._by(caller)
+        sessions = self._desk.sessions
+        sessions.stamp_changed(before, after, by, times_set=times_set)
+        for handle in self._desk.handles.on(node):
+            if handle.left == before and sessions.forgives(by, handle.caller.session, times_set=times_set):
+                handle.left = after
+
+    def removed(self, caller: Caller, session: Session | None, parent: Node, name: bytes, node: Node) -> None:
+        """A name has been taken away; the last one's file is dead."""
+        inodes = self._desk.inodes
+        path = inodes.path_at(parent, name)
+        if session is not None:
+            session.unname(path)
+        if self._desk.sessions:
+            self._desk.announcer.changed_by(caller, path)
+        if node.is_regular and backing.links(inodes.descriptor(node)) == 0:
+            if session is not None:
+                session.drop(node.file)
+            self._desk.sessions.file_died(node.file)
+        inodes.removed(parent, name, node)
+
+    def moved(self, caller: Caller, session: Session | None, node: Node, old_path: bytes, new_path: bytes) -> None:
+        """A node has been renamed."""
+        for known in self._desk.sessions:
+            own_act = known is session
+            known.moved(node.file, old_path, new_path, own_act=own_act)
+            if node.is_directory:
+                known.moved_below([(old_path, new_path)], own_act=own_act)
+        if self._desk.sessions:
+            self._desk.announcer.changed_by(caller, old_path, new_path)
+
+    def exchanged(
+        self, caller: Caller, session: Session | None, one: tuple[Node, bytes], other: tuple[Node, bytes]
+    ) -> None:
+        """Two nodes have changed places; each is given with the path that it stood at before."""
+        (a, a_path), (b, b_path) = one, other
+        for known in self._desk.sessions:
+            own_act = known is session
+            if own_act:
+                known.unname(a_path)
+                known.unname(b_path)
+            known.moved(a.file, a_path, b_path, own_act=False)
+            known.moved(b.file, b_path, a_path, own_act=False)
+            if own_act:
+                for file, path in ((a.file, b_path), (b.file, a_path)):
+                    if known.get(file) is not None:
+                        known.name(path, file)
+            known.moved_below([(a_path, b_path), (b_path, a_path)], own_act=own_act)
+        if self._desk.sessions:
+            self._desk.announcer.changed_by(caller, a_path, b_path)
+
+    def _by(self, caller: Caller) -> SessionId | None:
+        session = self._judge.session_of(caller)
+        return session.id if session is not None else None
+
+
+def _is_external(record: Record, seen: Fingerprint) -> bool:
+    """Whether a record and what is read now differ in more than ctime."""
+    then = record.fingerprint
+    if by_stamp(record, seen.stamp) is None and then.digest == seen.digest:
+        return then.stamp.mtime_ns != seen.stamp.mtime_ns or then.stamp.file != seen.stamp.file
+    return then.stamp != seen.stamp or then.digest not in (None, seen.digest)
