@@ -54,9 +54,15 @@ def by_stamp(record: Record, now: Stamp) -> Difference | None:
 
 
 def by_bytes(record: Record, now: Fingerprint, match: Match) -> Difference:
-    """Compare with the bytes, under a match mode; no digest now means that the file outgrew the limit."""
+    """Compare with the bytes, under a match mode.
+
+    No digest now means that they could not be read: the file outgrew the limit, moved all the time, or its mode keeps
+    even its owner out. Then equal stamps have to do.
+    """
     then = record.fingerprint
-    if now.digest is None or then.digest != now.digest:
+    if now.digest is None:
+        return Difference.SAME if then.stamp == now.stamp and record.proved else Difference.MODIFIED
+    if then.digest != now.digest:
         return Difference.MODIFIED
     if then.stamp.file != now.stamp.file:
         return Difference.SAME if match is Match.CONTENT else Difference.REPLACED

@@ -42,6 +42,11 @@ def test_row(row: str, match: Match) -> None:
     assert by_stamp(record(), stamp) in (None, expected)
 
 
+def test_bytes_that_cannot_be_read_are_known_by_an_equal_stamp() -> None:
+    assert by_bytes(record(taken=OLD), Fingerprint(THEN, None), Match.STRICT) is SAME
+    assert by_bytes(record(proved=False), Fingerprint(THEN, None), Match.CONTENT) is MODIFIED
+
+
 def test_size_decides_without_the_bytes() -> None:
     assert by_stamp(record(), Stamp(FILE, 4, OLD, OLD)) is MODIFIED
 

@@ -1,0 +1,61 @@
+"""guardfs as most people run it: without root, by fusermount3, which the device has to be open to."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import guardfs
+
+NOBODY = 65534
+SCRIPT = """
+echo x > f; cat f; echo y > f && echo ok; echo z > g; chmod 0200 g; echo zz >> g && echo own
+umask 077; touch h; stat -c '%a %u' h; rm f && echo removed
+"""
+
+
+@pytest.fixture
+def device() -> Iterator[None]:
+    """Root's tests may open the device to everybody for as long as they last."""
+    mode = os.stat("/dev/fuse").st_mode
+    os.chmod("/dev/fuse", 0o666)
+    yield
+    os.chmod("/dev/fuse", mode & 0o777)
+
+
+def test_a_session_of_an_ordinary_user(device: None) -> None:
+    base = Path(f"/tmp/guardfs-nobody-{os.getpid()}")
+    try:
+        shutil.copytree(Path(guardfs.__file__).parent, base / "src" / "guardfs")
+        shutil.copytree(sysconfig.get_path("purelib"), base / "lib")
+        (base / "ws").mkdir()
+        (base / "ws" / "f").write_text("one\n")
+        for path in (base, base / "ws", base / "ws" / "f"):
+            os.chown(path, NOBODY, NOBODY)
+        python = "/usr/bin/python3" if sys.executable.startswith("/root") else sys.executable
+        environment = {
+            "HOME": str(base),
+            "PATH": os.defpath + ":/usr/sbin",
+            "PYTHONPATH": f"{base / 'src'}:{base / 'lib'}",
+        }
+        done = subprocess.run(
+            [python, "-P", "-m", "guardfs", "run", str(base / "ws"), "--", "bash", "-c", SCRIPT],
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            env=environment,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "one\nok\nown\n600 65534\nremoved\n"
+        assert "operations refused: 1" in done.stderr
+    finally:
+        shutil.rmtree(base)
