@@ -11,7 +11,6 @@ from guardfs import backing
 from guardfs.fuse_ops import packing, set_ids
 from guardfs.fuse_ops.boundary import bounded, silent
 from guardfs.guard import Guard
-from guardfs.guard.files import Changes
 from guardfs.guard.names import Owner
 from guardfs.handles import Directory, Handle
 from guardfs.inodes import Node
@@ -236,9 +235,9 @@ class Operations(pyfuse3.Operations):
         node = self._inodes.get(inode)
         self._files.set_xattr(ctx.pid, node, name, value)
         if name == set_ids.ACCESS_LIST:
-            st = self._inodes.stat(node)
-            mode = st.st_mode & ~set_ids.taken_by_access_list(ctx, st)
-            await self._files.authorize_setattr(ctx.pid, node, Changes(mode=mode), None)
+            changes = set_ids.taken_by_access_list(ctx, self._inodes.stat(node))
+            if changes is not None:
+                await self._files.authorize_setattr(ctx.pid, node, changes, None)
 
     @bounded
     async def listxattr(self, inode: pyfuse3.InodeT, ctx: pyfuse3.RequestContext) -> Sequence[pyfuse3.XAttrNameT]:

@@ -30,9 +30,11 @@ def without_taken(ctx: pyfuse3.RequestContext, st: os.stat_result, changes: Chan
     return replace(changes, mode=mode & ~taken) if taken else changes
 
 
-def taken_by_access_list(ctx: pyfuse3.RequestContext, st: os.stat_result) -> int:
-    """The bits that a new list takes (posix_acl_update_mode)."""
-    return S_ISGID if st.st_mode & S_ISGID and _is_limited(ctx) and not _is_in_group(ctx, st) else 0
+def taken_by_access_list(ctx: pyfuse3.RequestContext, st: os.stat_result) -> Changes | None:
+    """The change that a new list brings with it (posix_acl_update_mode), if any."""
+    if not st.st_mode & S_ISGID or not _is_limited(ctx) or _is_in_group(ctx, st):
+        return None
+    return Changes(mode=st.st_mode & ~S_ISGID)
 
 
 def _is_limited(ctx: pyfuse3.RequestContext) -> bool:

@@ -124,7 +124,7 @@ def test_a_refused_store_is_shown_to_nobody(mount: Mount) -> None:
     (mount.base / "m.py").write_text(MAPPED)
     user.run("exec 5<f; mkfifo ../go")
     agent.run("python3 ../m.py < ../go > ../out & exec 7>../go")
-    until((mount.base / "out").read_text, "the mapping")
+    until(lambda: (mount.base / "out").exists() and (mount.base / "out").read_text(), "the mapping")
     user.run("printf USR | dd of=f conv=notrunc status=none")
     agent.run("echo >&7; wait")
     assert (mount.base / "out").read_text().split()[-1] == "5"
