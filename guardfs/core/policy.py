@@ -92,9 +92,10 @@ def decide(intent: Intent, target: Target, tier: Tier, rules: Rules) -> Verdict:
     return ALLOW if reason is None else Deny(reason)
 
 
-def read_record(seen: Fingerprint, taken_ns: int) -> Record:
-    """The record of a session that has just been given these bytes."""
-    return Record(seen, taken_ns, How.READ)
+def read_record(seen: Fingerprint, taken_ns: int, earlier: Record | None = None) -> Record:
+    """The record of a session that has just been given these bytes; its own bytes stay its own."""
+    own = earlier is not None and earlier.fingerprint.digest == seen.digest
+    return Record(seen, taken_ns, earlier.how if earlier is not None and own else How.READ)
 
 
 def written_record(stamp: Stamp, taken_ns: int, how: How = How.WRITE) -> Record:

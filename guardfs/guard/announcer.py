@@ -97,7 +97,7 @@ class Announcer:
         self._keep(event, urgent=False)
         shown = {"path": escape(path)} if path else {}
         if event.detail:
-            shown["detail"] = escape(event.detail.encode(errors="surrogateescape"))
+            shown["detail"] = event.detail
         if event.then and event.now:
             shown["differs"] = stamp_difference(event.then, event.now)
         self._log.info(kind.value, session=session, **shown)
@@ -134,7 +134,7 @@ class Announcer:
             "path": escape(event.path),
             "session": event.session,
             "pid": event.pid,
-            "program": escape(event.program.encode(errors="surrogateescape")),
+            "program": event.program,
             "why": wording.sentence,
         }
         if event.then and event.now:

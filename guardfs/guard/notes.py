@@ -37,7 +37,7 @@ class Notes:
         seen = await self._judge.fingerprint_of(fd)
         if record and _is_external(record, seen):
             self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
-        session.put(policy.read_record(seen, taken), self._desk.inodes.named_path(node))
+        session.put(policy.read_record(seen, taken, record), self._desk.inodes.named_path(node))
 
     def written(self, session: Session, handle: Handle[Node], how: How = How.WRITE) -> None:
         """The session has changed the bytes: it knows them, and its other handles may go on."""

@@ -76,15 +76,20 @@ def is_alive(proc: ProcId) -> bool:
         fields = _stat_fields(proc.pid)
     except OSError:
         return False
-    return int(fields[19]) == proc.start and fields[0] not in (b"Z", b"X")
+    return int(fields[19]) == proc.start and not _has_ended(fields)
 
 
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended and only waits to be reaped; true for one that is gone."""
     try:
-        return _stat_fields(pid)[0] in (b"Z", b"X")
+        return _has_ended(_stat_fields(pid))
     except OSError:
         return True
+
+
+def _has_ended(fields: list[bytes]) -> bool:
+    """A process whose main thread has ended looks like a zombie while its other threads run on."""
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
 def thread_group(tid: int) -> int:

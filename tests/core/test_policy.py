@@ -104,6 +104,9 @@ def test_writing_closes_into_knowing() -> None:
 
 def test_reading_and_proving() -> None:
     assert read_record(Fingerprint(AFTER, b"b"), 60).how is How.READ
+    own = Record(Fingerprint(BEFORE, b"b"), 50, How.CREATE)
+    assert read_record(Fingerprint(AFTER, b"b"), 60, own).how is How.CREATE
+    assert read_record(Fingerprint(AFTER, b"c"), 60, own).how is How.READ
     unproved = Record(Fingerprint(BEFORE, b"a"), 50, How.WRITE, b"f", proved=False)
     assert proved_record(unproved, Fingerprint(AFTER, b"a"), 60).proved
 

@@ -1,4 +1,4 @@
-"""A pseudo-terminal with an interactive bash in it: keys go in, what a person would see comes out."""
+"""A pseudo-terminal, by default with an interactive bash in it: keys go in, what a person would see comes out."""
 
 import fcntl
 import os
@@ -8,23 +8,25 @@ import struct
 import subprocess
 import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.helpers.shell import DEADLINE_S
 
 PROMPT = "ready> "
+BASH = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 
 
 class Terminal:
     """Everything that was shown is in ``shown``; ``expect`` looks only at what came since the last match."""
 
-    def __init__(self, cwd: Path) -> None:
+    def __init__(self, cwd: Path, command: Sequence[str] = BASH) -> None:
         self._master, slave = os.openpty()
         self.shown = ""
         self._seen = 0
         environment = {**os.environ, "PS1": PROMPT, "LC_ALL": "C.UTF-8", "HISTFILE": "", "TERM": "dumb"}
-        self.bash = subprocess.Popen(
-            ["setsid", "--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"],
+        self.leader = subprocess.Popen(
+            ["setsid", "--ctty", *command],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -32,7 +34,8 @@ class Terminal:
             env=environment,
         )
         os.close(slave)
-        self.expect(PROMPT)
+        if command is BASH:
+            self.expect(PROMPT)
 
     def keys(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -67,4 +70,4 @@ class Terminal:
     def close(self) -> None:
         if self._master >= 0:
             self.hang_up()
-        self.bash.wait(DEADLINE_S)
+        self.leader.wait(DEADLINE_S)

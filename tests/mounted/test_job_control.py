@@ -15,17 +15,19 @@ from tests.helpers.terminal import PROMPT, Terminal
 PROBE = """
 import os, signal, sys
 notes = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-def note(number, frame):
-    os.write(notes, signal.Signals(number).name.encode() + b"\\n")
-def leave(number, frame):
-    os._exit(7)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+awaited = {signal.SIGUSR2}
 for word in sys.argv[2:]:
-    deaf = word.startswith("-")
-    signal.signal(getattr(signal, word.lstrip("-")), signal.SIG_IGN if deaf else note)
-signal.signal(signal.SIGUSR2, leave)
+    number = getattr(signal, word.lstrip("-"))
+    if word.startswith("-"):
+        signal.signal(number, signal.SIG_IGN)
+    else:
+        awaited.add(number)
+signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
 os.write(notes, b"%d ready\\n" % os.getpid())
-while True:
-    signal.pause()
+while (number := signal.sigwait(awaited)) != signal.SIGUSR2:
+    os.write(notes, signal.Signals(number).name.encode() + b"\\n")
+sys.exit(7)
 """
 
 
@@ -183,6 +185,23 @@ def test_a_signal_to_the_launcher_is_passed_on_once(play: Play, name: str) -> No
     assert bare == guarded == ([name, "SIGQUIT"], 7)
 
 
+def test_a_command_that_somebody_stops_and_continues(play: Play) -> None:
+    """Without the shell's knowledge, as cpulimit does: the launcher must not be left standing."""
+
+    def scenario(desk: Desk) -> object:
+        probe = desk.probe("SIGCONT", end="&")
+        desk.terminal.expect(PROMPT)
+        os.kill(probe.pid, signal.SIGSTOP)
+        until(probe.stopped, "stopped")
+        os.kill(probe.pid, signal.SIGCONT)
+        probe.await_note("SIGCONT")
+        probe.leave()
+        until(lambda: "Exit 7" in desk.terminal.run("jobs"), "the job's end")
+        return probe.noted()
+
+    assert play(scenario) == (["SIGCONT"], ["SIGCONT"])
+
+
 def test_a_background_job_that_reads_is_stopped(play: Play) -> None:
     def scenario(desk: Desk) -> object:
         terminal = desk.terminal
@@ -234,7 +253,7 @@ def test_an_interactive_shell_as_the_command(play: Play) -> None:
 
 def foreground_of(terminal: Terminal) -> str:
     """The program of the terminal's foreground group."""
-    group = int(Path(f"/proc/{terminal.bash.pid}/stat").read_text().rpartition(")")[2].split()[5])
+    group = int(Path(f"/proc/{terminal.leader.pid}/stat").read_text().rpartition(")")[2].split()[5])
     return reading.exe_of(group)[1]
 
 
@@ -268,17 +287,21 @@ def pids_of(*argv: str) -> list[int]:
 
 
 def test_the_terminal_hangs_up(play: Play) -> None:
-    def scenario(desk: Desk) -> object:
-        probe = desk.probe("SIGHUP")
-        desk.terminal.hang_up()
-        probe.await_note("SIGHUP")
-        until(lambda: desk.terminal.bash.poll() is not None, "bash ended")
-        probe.leave()
-        until(lambda: not reading.children(probe.pid) and not Path(f"/proc/{probe.pid}").exists(), "the probe ended")
-        until(lambda: not mounts.is_guarded(str(desk.workspace)), "unmounted")
-        return set(probe.noted())
+    """The kernel tells the session's leader alone (``ssh -t host guardfs run …``), who is COMMAND without guardfs."""
 
-    assert play(scenario) == ({"SIGHUP"}, {"SIGHUP"})
+    def scenario(desk: Desk) -> object:
+        notes = desk.base / f"hangup-{bool(desk.prefix)}"
+        command = f"{desk.prefix}python3 {desk.base}/probe.py {notes} SIGHUP SIGCONT"
+        terminal = Terminal(desk.base, command.split())
+        probe = Probe(notes)
+        terminal.hang_up()
+        for name in ("SIGHUP", "SIGCONT"):
+            probe.await_note(name)
+        probe.leave()
+        return terminal.leader.wait(), sorted(probe.noted())
+
+    bare, guarded = play(scenario)
+    assert bare == guarded == (7, ["SIGCONT", "SIGHUP"])
 
 
 def test_ctrl_c_hastens_what_is_left_behind(play: Play) -> None:

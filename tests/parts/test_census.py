@@ -212,3 +212,25 @@ def test_a_cgroup_holds_what_is_forked_in_it(child: Child) -> None:
 def test_a_file_is_identified_without_asking_its_file_system() -> None:
     st = os.stat("/proc/self/exe")
     assert reading.identity_unasked(b"/proc/self/exe") == (st.st_dev, st.st_ino)
+
+
+def test_a_process_lives_while_any_of_its_threads_does() -> None:
+    program = (
+        "import ctypes, threading, sys\n"
+        "def rest():\n"
+        "    print('gone', flush=True); sys.stdin.read()\n"
+        "threading.Thread(target=rest).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as python:
+        assert python.stdin is not None
+        assert python.stdout is not None
+        proc = reading.process(python.pid)
+        python.stdout.readline()
+        until(
+            lambda: Path(f"/proc/{proc.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "its leader's end"
+        )
+        assert reading.is_alive(proc)
+        assert not reading.is_zombie(proc.pid)
+        python.kill()
+    assert not reading.is_alive(proc)
