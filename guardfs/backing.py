@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import resource
-from stat import S_IMODE, S_ISGID, S_ISUID
+from stat import S_IMODE, S_ISGID, S_ISREG, S_ISUID
 
 from guardfs.core.model import FileId, Fingerprint, Stamp
 
@@ -59,6 +59,11 @@ def stat(fd: int) -> os.stat_result:
 def size(fd: int) -> int:
     """The present size in bytes."""
     return os.fstat(fd).st_size
+
+
+def is_regular(fd: int) -> bool:
+    """Whether a descriptor leads to a regular file."""
+    return S_ISREG(os.fstat(fd).st_mode)
 
 
 def links(fd: int) -> int:
@@ -144,10 +149,10 @@ def open_file(fd: int, flags: int) -> int:
 def open_to_judge(fd: int) -> int:
     """A private descriptor to read the bytes behind another; looking leaves no mark on atime where it can."""
     try:
-        return reopen(fd, os.O_RDONLY | os.O_NOATIME)
+        return reopen(fd, os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME)
     except PermissionError:
         # O_NOATIME is for the owner and root only (open(2)); the look itself may still be permitted.
-        return reopen(fd, os.O_RDONLY)
+        return reopen(fd, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def open_to_write(fd: int) -> int:

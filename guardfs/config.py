@@ -55,7 +55,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes; larger files are known by their stat fields alone."""
     max_records: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
     """Records per session; the least recently read goes first."""
-    exempt: tuple[str, ...] = (".git/",)
+    exempt: tuple[Annotated[str, msgspec.Meta(pattern="^[^/]+/$")], ...] = (".git/",)
+    """Names of directories, at any depth, with a slash at the end."""
     reads: Reads = Reads()
 
     @property

@@ -43,6 +43,7 @@ class Handle(Generic[N]):
         "appends",
         "caller",
         "counts_read",
+        "direct",
         "fd",
         "grant",
         "id",
@@ -60,6 +61,7 @@ class Handle(Generic[N]):
         self.caller = caller
         self.grant = grant
         self.appends = False
+        self.direct = False
         self.will_write = Intent.WRITE
         self.counts_read = False
         self.left: Stamp | None = None

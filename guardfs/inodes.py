@@ -8,6 +8,7 @@ the pins of one request are the youngest of many. Must not know sessions or verd
 """
 
 import errno
+import math
 import os
 import stat
 from collections import OrderedDict
@@ -35,10 +36,13 @@ class Node:
 
     ``names`` are the places where it was last seen, newest last. ``lookups`` is the kernel's lookup count.
     ``descriptors`` are those of open handles. ``children`` counts nodes that name this one as a parent.
-    ``told_size`` is the size in bytes that the kernel believes in.
+    ``told_size`` is the size in bytes that the kernel believes in; ``changed_by`` and ``changed_s`` say which session
+    (None: nobody's) changed the bytes last through the mount, and when on the monotonic clock.
     """
 
     __slots__ = (
+        "changed_by",
+        "changed_s",
         "children",
         "descriptors",
         "file",
@@ -62,6 +66,8 @@ class Node:
         self.pin: int | None = None
         self.unlinked = False
         self.told_size = 0
+        self.changed_by: str | None = None
+        self.changed_s = -math.inf
 
     @property
     def is_regular(self) -> bool:
@@ -330,7 +336,7 @@ class Inodes:
         try:
             fd = backing.open_path(dir_fd, name)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return None  # It has moved: another name may still lead to it.
         st = os.fstat(fd)
         if backing.file_id(st) == node.file and stat.S_IFMT(st.st_mode) == node.kind:
             return fd

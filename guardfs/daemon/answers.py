@@ -117,7 +117,7 @@ class Answers:
         )
 
     async def _session_state(self, session: Session, *, records: bool) -> SessionState:
-        each = [await self._record_state(record) for record in session.records()]
+        each = await trio.to_thread.run_sync(self._record_states, session.records())
         row = session.row
         return SessionState(
             id=row.id,
@@ -134,12 +134,16 @@ class Answers:
             each=tuple(each) if records else (),
         )
 
-    async def _record_state(self, record: Record) -> RecordState:
+    def _record_states(self, records: list[Record]) -> list[RecordState]:
+        """In a worker thread: it walks and hashes, and touches nothing that the event loop owns."""
+        return [self._record_state(record) for record in records]
+
+    def _record_state(self, record: Record) -> RecordState:
         """What a record's file is to its session at the path where it was last seen."""
         seen = record.fingerprint
         return RecordState(
             path=escape(record.path),
-            state=await trio.to_thread.run_sync(self._state_of, record),
+            state=self._state_of(record),
             how=record.how.value,
             taken_ns=record.taken_ns,
             size=seen.stamp.size,
@@ -147,12 +151,13 @@ class Answers:
         )
 
     def _state_of(self, record: Record) -> str:
-        """In a worker thread: it walks and hashes, and touches nothing that the event loop owns."""
         try:
             fd = backing.open_below(self._desk.inodes.root.descriptors[0], record.path)
         except OSError:
-            return "gone"
+            return "gone"  # Nothing that can be reached stands there.
         try:
+            if not backing.is_regular(fd):
+                return "gone"
             difference = by_stamp(record, backing.stamp(fd))
             if difference is None:
                 look = backing.open_to_judge(fd)
@@ -163,6 +168,6 @@ class Answers:
                 difference = by_bytes(record, now, self._desk.settings.match)
             return policy.target_of(difference).value
         except OSError:
-            return "unreadable"
+            return "unreadable"  # Shown as such; a verdict looks for itself.
         finally:
             backing.close(fd)

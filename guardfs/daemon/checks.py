@@ -131,7 +131,7 @@ def _check_allow_other(plan: Plan) -> None:
     try:
         lines = Path("/etc/fuse.conf").read_text(errors="replace").split("\n")
     except OSError:
-        lines = []
+        lines = []  # No file permits nothing.
     if "user_allow_other" not in map(str.strip, lines):
         raise GuardfsError(
             "--allow-other needs the line 'user_allow_other' in /etc/fuse.conf; ask the administrator",

@@ -1,7 +1,8 @@
 """pyfuse3's handlers: unpack, one call, pack. No decision is made here and no backing file touched unasked."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pyfuse3
@@ -148,11 +149,12 @@ class Operations(pyfuse3.Operations):
     @bounded
     async def open(self, inode: pyfuse3.InodeT, flags: pyfuse3.FlagT, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         handle = await self._files.authorize_open(ctx.pid, self._inodes.get(inode), flags)
-        if flags & (os.O_ACCMODE | os.O_TRUNC):
-            handle.takes = set_ids.taken_by_write(ctx, backing.stat(handle.fd))
-        if flags & os.O_TRUNC:
-            self._files.note_set_ids(handle)
-        return _info(handle)
+        async with self._handed_over(handle):
+            if flags & (os.O_ACCMODE | os.O_TRUNC):
+                handle.takes = set_ids.taken_by_write(ctx, backing.stat(handle.fd))
+            if flags & os.O_TRUNC:
+                self._files.note_set_ids(handle)
+            return _info(handle)
 
     @bounded
     async def create(
@@ -165,7 +167,8 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         parent = self._inodes.get(parent_inode)
         handle = await self._files.authorize_create(ctx.pid, parent, name, flags, mode, _owner(ctx))
-        return _info(handle), self._new(handle.node)
+        async with self._handed_over(handle):
+            return _info(handle), self._new(handle.node)
 
     @bounded
     async def read(self, fh: pyfuse3.FileHandleT, off: int, size: int) -> bytes:
@@ -250,6 +253,15 @@ class Operations(pyfuse3.Operations):
     async def removexattr(self, inode: pyfuse3.InodeT, name: pyfuse3.XAttrNameT, ctx: pyfuse3.RequestContext) -> None:
         self._files.set_xattr(ctx.pid, self._inodes.get(inode), name, None)
 
+    @asynccontextmanager
+    async def _handed_over(self, handle: Handle[Node]) -> AsyncIterator[None]:
+        """The kernel releases only what it was given: after a failure the handle is closed here."""
+        try:
+            yield
+        except BaseException:
+            await self._files.release(handle)
+            raise
+
     def _new(self, node: Node) -> pyfuse3.EntryAttributes:
         node.lookups += 1
         return packing.attributes(node, self._inodes.stat(node))
@@ -266,7 +278,7 @@ class Operations(pyfuse3.Operations):
         try:
             st = backing.lookup(directory.fd, name)
         except OSError:
-            return True
+            return True  # Deleted since the listing was taken.
         node = self._inodes.see(directory.node, name, st)
         listed = pyfuse3.readdir_reply(token, pyfuse3.FileNameT(name), packing.attributes(node, st), next_id)
         if listed:
@@ -278,4 +290,4 @@ class Operations(pyfuse3.Operations):
 
 def _info(handle: Handle[Node]) -> pyfuse3.FileInfo:
     """keep_cache stays off: pages of an earlier state must never be served after this open."""
-    return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(handle.id), keep_cache=False)
+    return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(handle.id), direct_io=handle.direct, keep_cache=False)

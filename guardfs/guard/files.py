@@ -5,6 +5,7 @@ Each method takes plain values and returns plain values or a handle; OSErrors an
 
 import errno
 import os
+import time
 from dataclasses import dataclass
 
 from guardfs import backing
@@ -19,6 +20,13 @@ from guardfs.guard.sessions import Session
 from guardfs.handles import Grant, Handle
 from guardfs.inodes import Node, stale
 from guardfs.procs.census import Caller
+
+_GROWING_S = 1.0
+"""Seconds for which a reader goes round the page cache after somebody else's write.
+
+The kernel raises the size that it cuts cached reads at only when the writer runs again, which may be after this
+daemon has shown the new bytes to the reader's record.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class FileGuard:
             self._give(handle, finding, intent.now, knows=intent.truncates)
         elif intent.reads_now and counts:
             await self._notes.read_locked(session, node, handle.fd)
+            handle.direct = node.changed_by != session.id and time.monotonic() - node.changed_s < _GROWING_S
         handle.counts_read = intent.reads_later and counts
         handle.will_write = intent.later or (Intent.APPEND if intent.now is Intent.APPEND else Intent.WRITE)
         if intent.truncates:
@@ -268,12 +277,22 @@ class FileGuard:
         self, session: Session, handle: Handle[Node], intent: Intent, operation: str
     ) -> None:
         stamp = backing.stamp(handle.fd)
-        if backing.links(handle.fd) == 0 or handle.grant is Grant.UNCHECKED or handle.left == stamp:
+        if backing.links(handle.fd) == 0 or handle.left == stamp:
+            return
+        if handle.grant in (Grant.UNCHECKED, Grant.APPEND) and session.get(handle.node.file) is not None:
+            await self._know_locked(session, handle, intent)
+        if handle.grant is Grant.UNCHECKED:
             return
         if handle.grant is Grant.PENDING or (handle.grant is Grant.APPEND and intent is not Intent.APPEND):
             await self._judge_first_write_locked(session, handle, intent, operation)
-        elif handle.grant is not Grant.APPEND:
+        elif handle.grant is not Grant.APPEND and handle.left != stamp:
             await self._recheck_locked(session, handle, intent, operation, stamp)
+
+    async def _know_locked(self, session: Session, handle: Handle[Node], intent: Intent) -> None:
+        """The session has come to know a file that it may write anyway: its own write must not undo that."""
+        finding = await self._judge.look(session, handle.node, self._desk.inodes.path(handle.node))
+        if finding.target is Target.KNOWN:
+            self._give(handle, finding, intent, knows=False)
 
     async def _judge_first_write_locked(
         self, session: Session, handle: Handle[Node], intent: Intent, operation: str

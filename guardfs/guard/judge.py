@@ -122,7 +122,7 @@ class Judge:
         try:
             st = backing.lookup(self._desk.inodes.descriptor(self._desk.inodes.root), POLICY_FILE)
         except FileNotFoundError:
-            return False
+            return False  # No policy, so no name of it.
         return backing.file_id(st) == node.file
 
     async def file_locked(

@@ -85,6 +85,7 @@ class Notes:
         if not self._desk.sessions:
             return
         by = self._by(caller)
+        node.changed_by, node.changed_s = by, time.monotonic()
         self._desk.announcer.changed_by(caller, node.file)
         self._desk.sessions.bytes_changed(node.file, by)
         for handle in self._desk.handles.on(node):
@@ -133,17 +134,7 @@ class Notes:
         """Two nodes have changed places; each is given with the path that it stood at before."""
         (a, a_path), (b, b_path) = one, other
         for known in self._desk.sessions:
-            own_act = known is session
-            if own_act:
-                known.unname(a_path)
-                known.unname(b_path)
-            known.moved(a.file, a_path, b_path, own_act=False)
-            known.moved(b.file, b_path, a_path, own_act=False)
-            if own_act:
-                for file, path in ((a.file, b_path), (b.file, a_path)):
-                    if known.get(file) is not None:
-                        known.name(path, file)
-            known.moved_below([(a_path, b_path), (b_path, a_path)], own_act=own_act)
+            known.swapped((a.file, a_path), (b.file, b_path), own_act=known is session)
         if self._desk.sessions:
             self._desk.announcer.changed_by(caller, a_path, b_path)
 

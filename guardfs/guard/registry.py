@@ -46,7 +46,7 @@ class Registry:
 
     def begin_exe(self, root: ProcId, session: SessionId) -> Session:
         """Begin the session of a tree that the census has found by its program."""
-        known = next((row for row in self._store.sessions() if row.id == session and not row.ended_ns), None)
+        known = next((row for row in self._store.sessions() if row.id == session), None)
         cgroup = Cgroup.make(f"guardfs-{session}", root.pid)
         self._census.begin(session, root, anchor=False, cgroup=cgroup)
         if known is not None:
@@ -66,14 +66,13 @@ class Registry:
             cgroup = Cgroup.existing(row.cgroup) if row.cgroup else None
             if row.kind is SessionKind.ALL:
                 continue
-            if not row.ended_ns and row.boot == self._boot and reading.is_alive(row.root):
+            if row.boot == self._boot and reading.is_alive(row.root):
                 self._census.begin(row.id, row.root, anchor=row.kind is SessionKind.RUN, cgroup=cgroup)
                 self._revived(row)
                 continue
             if cgroup is not None:
                 cgroup.remove()
-            if not row.ended_ns:
-                self._close(row)
+            self._close(row)
 
     def reap(self) -> None:
         """End the sessions of trees that are gone."""
@@ -107,10 +106,9 @@ class Registry:
         return session
 
     def _close(self, row: SessionRow) -> SessionRow:
-        ended = msgspec.structs.replace(row, ended_ns=time.time_ns())
-        self._store.put("sessions", row.id.encode(), msgspec.msgpack.encode(ended))
+        """Forget all that was remembered of a session; its events stay."""
         self._store.forget_session(row.id)
-        return ended
+        return msgspec.structs.replace(row, ended_ns=time.time_ns())
 
     def _evicted(self, session: Session) -> None:
         if session.evicted == 1:

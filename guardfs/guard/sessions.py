@@ -158,6 +158,19 @@ class Session:
             for _, new, file in found:
                 self.name(new, file)
 
+    def swapped(self, one: tuple[FileId, bytes], other: tuple[FileId, bytes], *, own_act: bool) -> None:
+        """Two files, or two directories with all below them, have changed places."""
+        (a, a_path), (b, b_path) = one, other
+        for path in (a_path, b_path) if own_act else ():
+            self.unname(path)
+        for file, path in ((a, b_path), (b, a_path)):
+            record = self.get(file)
+            if record is not None:
+                self.update(msgspec.structs.replace(record, path=path))
+                if own_act:
+                    self.name(path, file)
+        self.moved_below([(a_path, b_path), (b_path, a_path)], own_act=own_act)
+
     def carry(self, before: Stamp, after: Stamp) -> None:
         """The file's stamp changed and its bytes did not."""
         record = self.get(before.file)
@@ -185,6 +198,7 @@ class Session:
             self._table(record)[record.file] = msgspec.structs.replace(record, proved=False)
         for known in self._store.names(self.id):
             self._names[known.path] = known.file
+        self._evict()
 
     def _table(self, record: Record) -> OrderedDict[FileId, Record]:
         return self._read if record.how is How.READ else self._own

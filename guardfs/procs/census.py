@@ -63,7 +63,7 @@ class _Member:
         try:
             signal.pidfd_send_signal(self.pidfd, 0)
         except ProcessLookupError:
-            return False
+            return False  # Reaped: its number is free.
         except PermissionError:
             return True  # Another uid below the agent: there, and not ours to signal.
         return True
@@ -245,7 +245,7 @@ class Census:
         try:
             return reading.parent(chain[-1].pid) == 0
         except OSError:
-            return False
+            return False  # Then nothing is remembered, and the next request looks again.
 
     def _ancestors(self, proc: ProcId) -> Iterable[ProcId]:
         current = proc

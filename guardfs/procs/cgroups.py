@@ -11,7 +11,7 @@ def cgroup_of(pid: int) -> str | None:
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:
-        return None
+        return None  # The process is gone, or hidden from us: no evidence.
     return next((line[3:] for line in lines if line.startswith("0::")), None)
 
 
@@ -62,7 +62,7 @@ class Cgroup:
         try:
             (self.directory / "cgroup.procs").write_text(str(pid))
         except OSError:
-            pass
+            pass  # Ancestry knows it already.
 
     def holds(self, path: str) -> bool:
         """Whether a cgroup path is this one or below it."""
@@ -72,12 +72,14 @@ class Cgroup:
         """Whether any process is in it or below it."""
         try:
             return "populated 1" in (self.directory / "cgroup.events").read_text()
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:
+            return True  # A session whose tree cannot be looked at goes on.
 
     def remove(self) -> None:
         """Remove the cgroup; one that still holds processes stays until they are gone."""
         try:
             self.directory.rmdir()
         except OSError:
-            pass
+            pass  # Busy: the next start tries again.

@@ -75,7 +75,7 @@ def is_alive(proc: ProcId) -> bool:
     try:
         fields = _stat_fields(proc.pid)
     except OSError:
-        return False
+        return False  # /proc shows the living to everybody who could have tracked them.
     return int(fields[19]) == proc.start and not _has_ended(fields)
 
 
@@ -171,5 +171,5 @@ def environment(pid: int) -> dict[bytes, bytes]:
     try:
         items = _read_all(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
-        return {}
+        return {}  # Gone, or somebody else's: no evidence.
     return dict(item.split(b"=", 1) for item in items if b"=" in item)

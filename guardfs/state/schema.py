@@ -62,7 +62,6 @@ class EventKind(StrEnum):
     """What an event tells of."""
 
     DENIED = "denied"
-    WOULD_DENY = "would-deny"
     CHANGED = "external-change"
     BEGAN = "session-began"
     ENDED = "session-ended"

@@ -31,13 +31,17 @@ Key = tuple[str, bytes]
 
 
 class Store:
-    """An open store. ``_pending`` holds what is not written yet, None standing for a deletion."""
+    """An open store.
+
+    ``_pending`` holds what is not written yet, None standing for a deletion, and ``_writing`` what is being written.
+    """
 
     def __init__(self, directory: Path, env: lmdb.Environment) -> None:
         self._env = env
         self.directory = directory
         self._databases = {name: env.open_db(name.encode()) for name in schema.DATABASES}
         self._pending: dict[Key, bytes | None] = {}
+        self._writing: dict[Key, bytes | None] = {}
         self._flushing = trio.Lock()
         self.dirty = trio.Event()
         self.urgent = trio.Event()
@@ -60,12 +64,15 @@ class Store:
         """Write what has gathered. Raises StoreError, with the changes kept, where that fails."""
         async with self._flushing:
             batch, self._pending = self._pending, {}
+            self._writing = batch
             self.dirty, self.urgent = trio.Event(), trio.Event()
             try:
                 await trio.to_thread.run_sync(self._write, batch)
             except (lmdb.Error, OSError) as error:
                 self._pending = batch | self._pending
                 raise StoreError(f"{self.directory}: {error}") from error
+            finally:
+                self._writing = {}
 
     def _write(self, batch: dict[Key, bytes | None]) -> None:
         while True:
@@ -105,11 +112,12 @@ class Store:
             return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
 
     def forget_session(self, session: SessionId) -> None:
-        """Delete a session's records and names at the next flush."""
+        """Delete a session, its records and its names at the next flush."""
+        self.delete("sessions", schema.session_key(session))
         for database in ("records", "names"):
             for key, _ in self._all(database, schema.session_key(session) + b"\0"):
                 self.delete(database, key)
-            for name, key in list(self._pending):
+            for name, key in [*self._pending, *self._writing]:
                 if name == database and key.startswith(schema.session_key(session) + b"\0"):
                     self.delete(database, key)
 

@@ -192,3 +192,40 @@ def test_a_full_disk_is_nobodys_change(small: Path, state: Path) -> None:
         assert mount.denials() == []
     finally:
         mount.close()
+
+
+def test_an_own_append_leaves_an_own_record_good(make_mount: MakeMount) -> None:
+    mount = make_mount("--append", "allow")
+    agent = mount.agent()
+    assert agent.run("exec 3>>f; cat f; echo x >&3; echo y > f").status == 0
+
+
+def test_a_fifo_in_place_of_a_known_file(mount: Mount) -> None:
+    user = mount.user()
+    user.run(": > e")
+    agent = mount.agent()
+    agent.run("cat e")
+    user.run("rm e; mkfifo e")
+    (state,) = mount.status().sessions
+    assert state.states == {"gone": 1}
+
+
+def test_a_reader_gets_all_that_its_record_says(mount: Mount) -> None:
+    """A user appends while an agent reads and then writes behind what it was given: no byte of the user's is hit."""
+    agent, user = mount.agent(), mount.user()
+    (mount.base / "race.py").write_text(
+        "import os\n"
+        "for _ in range(400):\n"
+        "    seen = len(open('f', 'rb').read())\n"
+        "    try:\n"
+        "        fd = os.open('f', os.O_WRONLY)\n"
+        "    except OSError: continue\n"
+        "    try: os.pwrite(fd, b'.', seen)\n"
+        "    except OSError: pass\n"
+        "    os.close(fd)\n"
+    )
+    user.run("(for i in $(seq 400); do echo line$i >> f; done; touch done) & disown")
+    assert agent.run("python3 ../race.py").status == 0
+    until((mount.backing / "done").exists, "the user's end")
+    text = (mount.backing / "f").read_text()
+    assert [f"line{i}" for i in range(1, 401) if f"line{i}\n" not in text] == []
