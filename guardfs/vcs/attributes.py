@@ -17,7 +17,8 @@ Attributes = Mapping[bytes, Matcher[Value]]
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _MACRO = b"[attr]"
-_LINE_ENDS = (b"text", b"crlf", b"eol")
+_BINARY = b"binary"
+_LINE_ENDS = (b"text", b"crlf", b"eol", _BINARY)
 _CONVERSIONS = (b"filter", b"ident", b"working-tree-encoding")
 
 
@@ -44,7 +45,7 @@ def parse_attributes(text: bytes, defined: frozenset[bytes], ignore_case: bool) 
         first, *words = line.strip(_BLANK).split() or [b"#"]
         if first.startswith((b"#", b"!", _MACRO)):
             continue
-        said = [(name, value) for name, value in _states(words) if _matters(name, defined)]
+        said = [(name, value) for name, value in _states(words, defined) if _matters(name, defined)]
         if said and first.startswith(b'"'):
             raise UnsureAttributes
         pattern = parse_pattern(first)
@@ -58,15 +59,21 @@ def _matters(name: bytes, defined: frozenset[bytes]) -> bool:
     return name in _LINE_ENDS or name in _CONVERSIONS or name in defined
 
 
-def _states(words: list[bytes]) -> Iterator[tuple[bytes, Value]]:
+def _states(words: list[bytes], defined: frozenset[bytes]) -> Iterator[tuple[bytes, Value]]:
+    """``binary``, the one macro that git defines itself, is ``-text`` here: diff and merge change no bytes.
+
+    Taking a macro back also takes back what it said earlier. That is left to be noticed: the macro is False then.
+    """
     for word in words:
-        if word.startswith((b"-", b"!")):
+        name, equals, value = word.lstrip(b"-!").partition(b"=")
+        if name == _BINARY:
+            yield name, word == _BINARY and _BINARY not in defined
+            if word == _BINARY:
+                yield b"text", False
+        elif word.startswith((b"-", b"!")):
             yield word[1:], False if word.startswith(b"-") else None
         else:
-            name, equals, value = word.partition(b"=")
             yield name, value if equals else True
-            if name == b"binary" and not equals:
-                yield b"text", False  # The one macro that git defines itself; diff and merge change no bytes.
 
 
 class AttributeStack:
@@ -86,6 +93,8 @@ class AttributeStack:
         """
         if not self._rules:
             return plain_line_ends
+        if self._value(_BINARY, path) is False:
+            return False
         if any(self._value(name, path) not in {None, False} for name in self._others):
             return False
         text = self._value(b"text", path)

@@ -45,13 +45,21 @@ def parse_pattern(text: bytes) -> Pattern | None:
     if not body:
         return None
     try:
-        return Pattern(_by_name(body) if by_name else _by_path(body), directory_only, by_name)
+        return Pattern(_expression(body) if by_name else _by_path(body), directory_only, by_name)
     except MalformedPattern:
         return None
 
 
-def _by_name(body: bytes) -> bytes:
-    return _expression(body)
+def matches(glob: bytes, text: bytes, ignore_case: bool) -> bool:
+    """Whether a bare glob, slashes and all, fits the whole text."""
+    try:
+        return re.fullmatch(_expression(glob), text, _flags(ignore_case)) is not None
+    except MalformedPattern:
+        return False
+
+
+def _flags(ignore_case: bool) -> re.RegexFlag:
+    return re.DOTALL | (re.IGNORECASE if ignore_case else re.NOFLAG)
 
 
 def _by_path(body: bytes) -> bytes:
@@ -62,7 +70,7 @@ def _by_path(body: bytes) -> bytes:
 
 
 def _expression(glob: bytes) -> bytes:
-    """The regular expression of a glob; newlines need DOTALL.
+    """The regular expression of a glob.
 
     Between two ``**/`` the first run of directories that fits is as good as any later one, and likewise the
     first place between two ``*``: atomic groups say so, and keep the time linear.
@@ -151,8 +159,7 @@ class _Alternatives(Generic[T]):
 
     def __init__(self, rules: list[tuple[int, Pattern, T]], ignore_case: bool) -> None:
         branches = (b"(" + (b"/" if rule.directory_only else b"/?+") + rule.regex + b")" for _, rule, _ in rules)
-        flags = re.DOTALL | (re.IGNORECASE if ignore_case else re.NOFLAG)
-        self._match = re.compile(b"|".join(branches), flags).fullmatch if rules else None
+        self._match = re.compile(b"|".join(branches), _flags(ignore_case)).fullmatch if rules else None
         self._said = [(rank, value) for rank, _, value in rules]
 
     def find(self, path: bytes, is_directory: bool) -> tuple[int, T] | None:

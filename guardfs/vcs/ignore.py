@@ -24,12 +24,12 @@ def parse_ignores(text: bytes, ignore_case: bool) -> Matcher[bool]:
     return Matcher(rules, ignore_case)
 
 
-NOTHING_IGNORED = parse_ignores(b"!*", ignore_case=False)
-"""In place of a file that cannot be read: what lies below it is not ignored, whatever is said further up."""
-
-
 def _trimmed(line: bytes) -> bytes:
     """Without trailing spaces, unless the first of them is escaped: trim_trailing_spaces() in git's dir.c."""
     kept = line.rstrip(b" ")
     backslashes = len(kept) - len(kept.rstrip(b"\\"))
     return line[: len(kept) + 1] if backslashes % 2 and kept != line else kept
+
+
+NOTHING_IGNORED = parse_ignores(b"!*", ignore_case=False)
+"""In place of a file that cannot be read: what lies below it is not ignored, whatever is said further up."""

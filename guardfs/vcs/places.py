@@ -14,6 +14,11 @@ from guardfs.core.fingerprint import TICK_NS
 
 Signature = tuple[int, ...]
 
+_DIRECTORY_FIELDS = 2
+
+_KIND = 0o170000
+"""The bits of a mode that say what a file is: inode(7)."""
+
 _LINKS = 40
 """Symbolic links in one path, as the kernel counts them: path_resolution(7)."""
 
@@ -22,9 +27,10 @@ def signature(found: os.stat_result | None) -> Signature | None:
     """What differs when a name leads to other bytes; of a directory only which one it is. None: nothing there."""
     if found is None:
         return None
-    if stat.S_ISDIR(found.st_mode):
+    kind = found.st_mode & _KIND
+    if kind == stat.S_IFDIR:
         return (found.st_dev, found.st_ino)
-    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns, stat.S_IFMT(found.st_mode))
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns, kind)
 
 
 def is_settled(found: os.stat_result, now_ns: int) -> bool:
@@ -58,7 +64,7 @@ class Places:
         """Attributes of a path whose parents are no links; None if there is nothing to be had."""
         name, base = self._bare(path)
         try:
-            return os.stat(name, dir_fd=base, follow_symlinks=False)
+            return os.lstat(name, dir_fd=base)
         except (OSError, ValueError):
             return None
 
@@ -107,6 +113,15 @@ class Watch:
         lstat = self.places.lstat
         return all(signature(lstat(path)) == seen for path, seen in self._seen.items())
 
+    def join(self, other: "Watch") -> None:
+        """Watch what ``other`` does as well."""
+        self._seen |= other._seen
+        self._youngest_ns = max(self._youngest_ns, other._youngest_ns)
+
+    def forget(self, path: bytes) -> None:
+        """Watch a place no longer."""
+        self._seen.pop(path, None)
+
     def settle(self) -> None:
         """Block until any later change must show in the times: at most one clock tick."""
         wait = self._youngest_ns + TICK_NS - time.time_ns()
@@ -149,6 +164,10 @@ class Watch:
         data, found = self.places.read(place, limit)
         self._remember(place, found)
         return data
+
+    def is_directory(self, path: bytes) -> bool:
+        """Whether a place that was looked at is a directory."""
+        return path == self.places.mountpoint or len(self._seen.get(path) or ()) == _DIRECTORY_FIELDS
 
     def seen(self, path: bytes) -> Signature | None:
         """The signature of a place as it was looked at."""
