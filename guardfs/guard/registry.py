@@ -66,7 +66,8 @@ class Registry:
             cgroup = Cgroup.existing(row.cgroup) if row.cgroup else None
             if row.kind is SessionKind.ALL:
                 continue
-            if row.boot == self._boot and reading.is_alive(row.root):
+            lives = reading.is_alive(row.root) or (cgroup is not None and cgroup.is_populated())
+            if row.boot == self._boot and lives:
                 self._census.begin(row.id, row.root, anchor=row.kind is SessionKind.RUN, cgroup=cgroup)
                 self._revived(row)
                 continue

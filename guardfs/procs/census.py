@@ -101,6 +101,7 @@ class Census:
         self._cgroups: dict[SessionId, Cgroup] = {}
         self._outsiders: dict[ProcId, ExeId | None] = {}
         self._threads: dict[ProcId, ProcId] = {}
+        self._leaving: list[Cgroup] = []
 
     def who(self, tid: int) -> Caller:
         """Resolve the caller of a request while it waits. Never raises for a process that is gone."""
@@ -139,7 +140,8 @@ class Census:
         self._anchors = {proc: owner for proc, owner in self._anchors.items() if owner != session}
         cgroup = self._cgroups.pop(session, None)
         if cgroup is not None:
-            cgroup.remove()
+            self._leaving.append(cgroup)
+            self._remove_left()
 
     def adopt(self, proc: ProcId, session: SessionId) -> None:
         """Make one process a member for life."""
@@ -182,7 +184,8 @@ class Census:
         return bool(self.living_members(session)) or (cgroup is not None and cgroup.is_populated())
 
     def sweep(self) -> None:
-        """Let go of all dead members."""
+        """Let go of all dead members, and of cgroups that were not empty when their sessions ended."""
+        self._remove_left()
         for proc in [p for p, member in self._members.items() if not member.alive(p)]:
             self._members.pop(proc).close()
 
@@ -190,9 +193,12 @@ class Census:
         """Give back all descriptors and cgroups."""
         for member in self._members.values():
             member.close()
-        for cgroup in self._cgroups.values():
-            cgroup.remove()
+        self._leaving += self._cgroups.values()
+        self._remove_left()
         self._members.clear()
+
+    def _remove_left(self) -> None:
+        self._leaving = [cgroup for cgroup in self._leaving if not cgroup.remove()]
 
     def _sessions_possible(self) -> bool:
         return bool(self._members or self._anchors or self._cgroups or self.tracked_exes or self._unknown)

@@ -77,9 +77,12 @@ class Cgroup:
         except OSError:
             return True  # A session whose tree cannot be looked at goes on.
 
-    def remove(self) -> None:
-        """Remove the cgroup; one that still holds processes stays until they are gone."""
+    def remove(self) -> bool:
+        """Remove the cgroup; False for one that still holds processes, the just ended ones among them."""
         try:
             self.directory.rmdir()
+        except FileNotFoundError:
+            return True
         except OSError:
-            pass  # Busy: the next start tries again.
+            return False
+        return True

@@ -111,3 +111,17 @@ def test_an_empty_store_file_is_a_new_store(mount: Mount) -> None:
     mount.unmount()
     damage(mount.state / "store" / "data.mdb", "empty")
     mount.mount()
+
+
+def test_orphans_in_the_cgroup_keep_their_session(mount: Mount) -> None:
+    """Without a cgroup nobody can know whose they are, and the session ends with its root."""
+    agent = mount.agent()
+    loop = f"until [ -e {mount.base}/go ]; do :; done; echo late > {mount.point}/f; touch {mount.base}/done"
+    agent.run(f"(cd /; setsid sh -c '{loop}' &)")
+    tracked = Path(f"/proc/{agent.pid}/cgroup").read_text().splitlines()[-1]
+    agent.close()
+    again(mount)
+    assert len(mount.status().sessions) == ("guardfs-" in tracked)
+    (mount.base / "go").touch()
+    until((mount.base / "done").exists, "the late write's end")
+    assert len(mount.denials()) == ("guardfs-" in tracked)
