@@ -58,7 +58,7 @@ def of_open(flags: int) -> OpenIntent:
         return OpenIntent(Intent.TRUNCATE if truncates else writing, None, False, False, truncates)
     if access == O_RDWR:
         if truncates:
-            return OpenIntent(Intent.TRUNCATE, None, False, False, True)
+            return OpenIntent(Intent.TRUNCATE, None, False, True, True)
         return OpenIntent(None, writing, False, True, False)
     reads = not flags & FMODE_EXEC
     if truncates:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from guardfs import backing
 from guardfs.core import policy
-from guardfs.core.intent import O_APPEND, O_EXCL, Intent, OpenIntent, of_open
+from guardfs.core.intent import O_ACCMODE, O_APPEND, O_EXCL, O_RDWR, Intent, OpenIntent, of_open
 from guardfs.core.model import How, Stamp
 from guardfs.core.policy import Target, Tier
 from guardfs.core.verdict import Reason
@@ -86,6 +86,8 @@ class FileGuard:
             await self._notes.read_locked(session, node, handle.fd)
             handle.direct = node.changed_by != session.id and time.monotonic() - node.changed_s < _GROWING_S
         handle.counts_read = intent.reads_later and counts
+        if handle.counts_read and backing.size(handle.fd) == 0:
+            await self._read_first_locked(session, handle)  # The kernel asks for no byte of an empty file.
         handle.will_write = intent.later or (Intent.APPEND if intent.now is Intent.APPEND else Intent.WRITE)
         if intent.truncates:
             backing.truncate(handle.fd, 0)
@@ -115,15 +117,16 @@ class FileGuard:
             node = self._desk.inodes.see(parent, name, backing.stat(fd))
             handle = Handle(fd, node, caller, Grant.FREE)
             handle.appends = bool(flags & O_APPEND)
-            return self._created(session, handle, path)
+            return self._created(session, handle, path, reads=flags & O_ACCMODE == O_RDWR)
         except BaseException:
             backing.close(fd)  # No handle was made of it; the new empty file is what the caller asked for.
             raise
 
-    def _created(self, session: Session | None, handle: Handle[Node], path: bytes) -> Handle[Node]:
+    def _created(self, session: Session | None, handle: Handle[Node], path: bytes, *, reads: bool) -> Handle[Node]:
         handle.node.told_size = 0
         if session is not None:
             handle.grant = Grant.GIVEN
+            handle.counts_read = reads
             self._notes.written(session, handle, How.CREATE)
         elif self._desk.sessions:
             self._desk.announcer.changed_by(handle.caller, handle.node.file, path)
@@ -136,13 +139,16 @@ class FileGuard:
         """
         if handle.counts_read:
             session = self._judge.session_of(handle.caller)
-            handle.counts_read = False
             if session is not None:
                 async with self._desk.locks.holding(handle.node.file):
-                    await self._notes.read_locked(session, handle.node, handle.fd)
+                    await self._read_first_locked(session, handle)
         if any(other.counts_read for other in self._desk.handles.on(handle.node)):
             self._desk.drop_pages(handle.node.number)
         return backing.pread(handle.fd, size, offset)
+
+    async def _read_first_locked(self, session: Session, handle: Handle[Node]) -> None:
+        handle.counts_read = False
+        await self._notes.read_locked(session, handle.node, handle.fd)
 
     async def write(self, handle: Handle[Node], offset: int, data: bytes) -> int:
         """Write through a handle, judged at the first write and checked at each. Raises OSError or Refused."""

@@ -108,12 +108,14 @@ class Judge:
         """How much of the rule applies to a file's bytes: all of it that applies at any name they are reached by."""
         if intent in _ONE_NAME:
             return self.tier(path)
-        paths = {path, *self._desk.inodes.paths(node)}
         links = backing.links(self._desk.inodes.descriptor(node))
+        if links <= 1:
+            return self.tier(path)  # Other names that it was seen at are not its own any more.
+        paths = {path, *self._desk.inodes.paths(node)}
         tiers = [self.tier(each) for each in paths]
         if links > len(paths):
             tiers.append(Tier.GUARDED)  # Names that were never seen may be anywhere.
-        if links > 1 and self.is_policy(node):
+        if self.is_policy(node):
             tiers.append(Tier.POLICY)
         return policy.strictest(tiers)
 
@@ -191,7 +193,7 @@ class Judge:
         inodes = self._desk.inodes
         for _ in range(_LOOKS):
             stamp = backing.stamp(inodes.descriptor(node))
-            record = session.find(node.file, (path, *inodes.paths(node)))
+            record = session.find(node.file, path)
             if record is None:
                 return Finding(Target.UNREAD, stamp)
             difference = by_stamp(record, stamp)
@@ -199,7 +201,7 @@ class Judge:
                 return Finding(policy.target_of(difference), stamp, record)
             taken = time.time_ns()
             seen = await self.fingerprint(node)
-            still = session.find(node.file, (path, *inodes.paths(node))) is record
+            still = session.find(node.file, path) is record
             if seen.stamp != backing.stamp(inodes.descriptor(node)) or not still:
                 continue  # Something came in while the bytes were read: look again.
             difference = by_bytes(record, seen, self._desk.settings.match)

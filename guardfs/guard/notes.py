@@ -28,7 +28,7 @@ class Notes:
     async def read_locked(self, session: Session, node: Node, fd: int) -> None:
         """Record what a caller is about to be given, and tell if it is not what the session knew."""
         path = self._desk.inodes.path(node)
-        record = session.find(node.file, (path,))
+        record = session.find(node.file, path)
         stamp = backing.stamp(fd)
         if record and record.fingerprint.stamp == stamp and record.proved and not is_racy(record):
             session.put(record, self._desk.inodes.named_path(node))
@@ -50,7 +50,10 @@ class Notes:
         self.left(handle, after)
         earlier = session.get(node.file)
         kept = earlier.how if earlier is not None and earlier.how is How.CREATE else how
-        session.put(policy.written_record(after, time.time_ns(), kept), self._desk.inodes.named_path(node))
+        record = policy.written_record(after, time.time_ns(), kept)
+        if after.size == 0:
+            record = policy.closed_record(record, Fingerprint(after, backing.EMPTY_DIGEST), time.time_ns())
+        session.put(record, self._desk.inodes.named_path(node))
 
     def left(self, handle: Handle[Node], after: Stamp) -> None:
         """A handle leaves its file in a new state, and so do the session's other handles that knew the old one."""

@@ -55,12 +55,9 @@ class Session:
         """What the session knows of a file."""
         return self._read.get(file) or self._own.get(file)
 
-    def find(self, file: FileId, paths: Iterable[bytes]) -> Record | None:
-        """The record to compare with a file: its own, else that of what was known at one of its paths."""
-        record = self.get(file)
-        if record is not None:
-            return record
-        return next((known for path in paths if (known := self.known_at(path)) is not None), None)
+    def find(self, file: FileId, path: bytes) -> Record | None:
+        """The record to compare with a file: its own, else that of what was known at its path."""
+        return self.get(file) or self.known_at(path)
 
     def known_at(self, path: bytes) -> Record | None:
         """The record of the file that was known at a path."""
@@ -106,6 +103,9 @@ class Session:
         self.drop(file)
         if self._names.get(record.path) == file:
             self._buried[record.path] = record
+            return
+        for path in [path for path, known in self._names.items() if known == file]:
+            self._buried[path] = record  # Others had moved it to where it died.
 
     def name(self, path: bytes, file: FileId) -> None:
         """Remember that this file is known at a path."""

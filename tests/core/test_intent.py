@@ -25,7 +25,7 @@ def test_numbers(name: str) -> None:
         (os.O_WRONLY | os.O_APPEND | os.O_TRUNC, OpenIntent(Intent.TRUNCATE, None, False, False, True)),
         (os.O_RDWR, OpenIntent(None, Intent.WRITE, False, True, False)),
         (os.O_RDWR | os.O_APPEND, OpenIntent(None, Intent.APPEND, False, True, False)),
-        (os.O_RDWR | os.O_TRUNC, OpenIntent(Intent.TRUNCATE, None, False, False, True)),
+        (os.O_RDWR | os.O_TRUNC, OpenIntent(Intent.TRUNCATE, None, False, True, True)),
     ],
 )
 def test_meaning(flags: int, meaning: OpenIntent) -> None:

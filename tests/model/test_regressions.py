@@ -22,20 +22,6 @@ STEPS: dict[str, list[Step]] = {
         ("user", "link", "a", "b"),
         ("one", "hwrite", "one-1", b"four\n"),
     ],
-    "the same bytes saved, while the session's own handle is open": [
-        ("one", "open", "one-1", "a", CUT),
-        ("one", "hwrite", "one-1", b"two\n"),
-        ("beside", "write", "a", b"two\n", CUT),
-        ("one", "truncate", "a", 9),
-    ],
-    "a touch through the mount, while the session's own handle is open": [
-        ("user", "write", "a", b"a", NEW),
-        ("two", "read", "a"),
-        ("two", "open", "two-1", "a", "r w creat"),
-        ("two", "hwrite", "two-1", b"three\n"),
-        ("one", "touch", "a", 10**18),
-        ("two", "unlink", "a"),
-    ],
     "an empty file is read through a handle for both": [
         ("user", "write", "a", b"", NEW),
         ("one", "open", "one-1", "a", "r w"),
@@ -95,15 +81,6 @@ STEPS: dict[str, list[Step]] = {
         ("user", "unlink", "b"),
         ("two", "write", "a", b"two\n", NEW),
         ("two", "write", "a", b"two\n", NEW),
-    ],
-    "a handle that somebody overtook": [
-        ("user", "write", "b", b"b", NEW),
-        ("one", "open", "one-1", "b", "r w append"),
-        ("beside", "write", "b", b"a", CUT),
-        ("one", "read", "b"),
-        ("one", "hcut", "one-1", 4),
-        ("user", "write", "b", b"a\0\0\0", CUT),
-        ("one", "hcut", "one-1", 0),
     ],
     "a handle whose file was moved beside": [
         ("user", "write", "b", b"b", NEW),

@@ -35,6 +35,7 @@ class Parted(AssertionError):
     def __init__(self, steps: list[Step], what: str) -> None:
         super().__init__("\n".join(["", *(f"    {step!r}," for step in steps), what]))
         self.steps = steps
+        self.kind = (steps[-1][1], what.split(maxsplit=1)[0])
 
 
 class Worker:
@@ -220,7 +221,8 @@ def shortest(roads: Roads, parted: Parted) -> Parted:
     index = 0
     while index < len(parted.steps):
         fewer = parted.steps[:index] + parted.steps[index + 1 :]
-        if found := _parted(roads, fewer):
+        found = _parted(roads, fewer)
+        if found and found.kind == parted.kind:
             parted = found
         else:
             index += 1
