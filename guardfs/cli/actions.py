@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from guardfs.control import client
-from guardfs.control.protocol import Running, Stop, Track
+from guardfs.control.protocol import Running, Stop, Track, Turn
 from guardfs.errors import ExitCode, GuardfsError
 from guardfs.procs import mounts
 
@@ -19,6 +19,13 @@ def track(pid: int, path: str | None, label: str) -> str:
     begun = client.ask(state, Track(pid, label or f"pid {pid}")).begun
     assert begun is not None
     return f"process {pid} is tracked as {begun.session} in {note.mountpoint}"
+
+
+def turn(path: str) -> str:
+    """Begin a new turn: asked from inside a session for that one, else for all of the mount. Raises GuardfsError."""
+    state, note = client.find(path)
+    begun = client.ask(state, Turn()).turned
+    return f"a new turn begins for {', '.join(begun) or 'nobody: there is no session'} in {note.mountpoint}"
 
 
 def _only_mount() -> tuple[Path, Running]:

@@ -9,9 +9,7 @@ import typer
 from typer import exceptions as typer_errors
 
 from guardfs import __version__
-from guardfs.config import Errno
-from guardfs.core.fingerprint import Match
-from guardfs.core.policy import Append
+from guardfs.cli.options import takes_settings
 from guardfs.core.wording import escape
 from guardfs.errors import ExitCode, GuardfsError, say
 
@@ -26,23 +24,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-MatchOption = Annotated[
-    Match | None,
-    typer.Option("--match", help="What must be unchanged for a record to be good.", show_default="strict"),
-]
-AppendOption = Annotated[
-    Append | None,
-    typer.Option("--append", help="Whether an append is judged like any write.", show_default="check"),
-]
-ErrnoOption = Annotated[Errno | None, typer.Option("--errno", help="The errno of a refusal.", show_default="EIO")]
 AllowOtherOption = Annotated[bool, typer.Option("--allow-other", help="Let other users in; root's mounts always do.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 PathArgument = Annotated[str, typer.Argument(metavar="[PATH]", help="Any path in the workspace or mount.")]
 
 
-def _flags(**given: Any) -> dict[str, Any]:
-    """The settings that flags set; those left out leave ``.guardfs.toml`` its say."""
-    return {key: getattr(value, "value", value) for key, value in given.items() if value is not None}
+Flags = dict[str, Any]
+"""The settings that were given as options; those left out leave ``.guardfs.toml`` its say."""
 
 
 def _label(given: str) -> str:
@@ -78,21 +66,19 @@ def _top(
     short_help="Mount, run COMMAND as a tracked session, unmount.",
     options_metavar="[OPTIONS]",
 )
+@takes_settings
 def run(
     workspace: Annotated[str, typer.Argument(metavar="WORKSPACE", help="The directory to guard.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, and its arguments.")],
     wait: Annotated[bool, typer.Option("--wait", help="Wait for all that COMMAND leaves behind.")] = False,
     label: Annotated[str | None, typer.Option("--label", help="A name for the session.")] = None,
-    match: MatchOption = None,
-    append: AppendOption = None,
-    errno: ErrnoOption = None,
     allow_other: AllowOtherOption = False,
+    flags: Flags = {},  # noqa: B006 - never changed
 ) -> None:
     """``guardfs run``."""
     from guardfs.daemon.checks import check, plan_for
     from guardfs.launcher import run as launch
 
-    flags = _flags(match=match, append=append, errno=errno)
     plan = plan_for(workspace, None, flags=flags, allow_other=allow_other)
     check(plan)
     raise typer.Exit(launch(plan, command, label=_label(label or os.path.basename(command[0])), wait=wait))
@@ -102,6 +88,7 @@ def run(
     help="Mount over WORKSPACE, or at MOUNTPOINT; returns when the mount is usable.",
     short_help="Mount and return when the mount is usable.",
 )
+@takes_settings
 def mount(
     workspace: Annotated[str, typer.Argument(metavar="WORKSPACE", help="The directory to guard.")],
     mountpoint: Annotated[
@@ -114,9 +101,7 @@ def mount(
         typer.Option("--track-exe", metavar="NAME", help="Track each tree whose root runs this program."),
     ] = None,
     allow_other: AllowOtherOption = False,
-    match: MatchOption = None,
-    append: AppendOption = None,
-    errno: ErrnoOption = None,
+    flags: Flags = {},  # noqa: B006 - never changed
 ) -> None:
     """``guardfs mount``."""
     from guardfs.daemon.checks import check, plan_for
@@ -125,7 +110,7 @@ def mount(
     plan = plan_for(
         workspace,
         mountpoint,
-        flags=_flags(match=match, append=append, errno=errno),
+        flags=flags,
         track_all=track_all,
         track_exe=names,
         allow_other=allow_other,
@@ -199,6 +184,37 @@ def why(
     from guardfs.cli.views import why as view
 
     view(path, as_json=as_json)
+
+
+@app.command(help="Say that a new turn begins: what a session has read so far counts for its writes at once.")
+def turn(path: PathArgument = ".") -> None:
+    """``guardfs turn``."""
+    from guardfs.cli.actions import turn as act
+
+    _print(act(path))
+
+
+settings_app = typer.Typer(name="config", help="Show and check settings files.", rich_markup_mode=None)
+app.add_typer(settings_app)
+
+
+@settings_app.command(name="show", help="Print a .guardfs.toml with every setting, commented out, at its default.")
+def config_show() -> None:
+    """``guardfs config show``."""
+    from guardfs.cli.settings import show
+
+    print(show())
+
+
+@settings_app.command(name="check", help="Say whether FILE is a settings file that a mount would take.")
+def config_check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A .guardfs.toml, or what may become one.")],
+) -> None:
+    """``guardfs config check``."""
+    from guardfs.cli.settings import check
+
+    for line in check(file):
+        _print(line)
 
 
 def _guarded(plan: "Plan", begun: "Begun") -> None:

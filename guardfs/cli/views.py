@@ -15,8 +15,8 @@ from rich.text import Text
 from guardfs.control import client
 from guardfs.control.protocol import Flush, MountState, SessionState, Status
 from guardfs.core.model import Fingerprint
-from guardfs.core.verdict import WORDING, Reason
-from guardfs.core.wording import escape, stamp_difference, when
+from guardfs.core.verdict import Reason, wording
+from guardfs.core.wording import changed_by, escape, stamp_difference, when
 from guardfs.errors import ExitCode, GuardfsError
 from guardfs.procs import mounts
 from guardfs.state.schema import Event, EventKind
@@ -24,6 +24,7 @@ from guardfs.state.store import read_events
 
 _POLL_S = 0.2
 """Seconds between looks at the store under ``-f``."""
+_REFUSALS = (EventKind.DENIED, EventKind.OBSERVED)
 _LAST = 5
 """Refusals that ``why`` explains."""
 
@@ -131,7 +132,7 @@ def why(path: str, *, as_json: bool) -> None:
     """Print the last refusals of one path, with what differs and what to do next."""
     state, note = client.find(path)
     wanted = client.below(path, note)
-    denials = [e for e in _events(state, follow=False) if e.kind is EventKind.DENIED and e.path == wanted][-_LAST:]
+    denials = [e for e in _events(state, follow=False) if e.kind in _REFUSALS and e.path == wanted][-_LAST:]
     if as_json:
         for event in denials:
             print(msgspec.json.encode(as_dict(event)).decode())
@@ -144,29 +145,25 @@ def why(path: str, *, as_json: bool) -> None:
 
 
 def _explain(console: Console, event: Event) -> None:
-    wording = WORDING[Reason(event.reason)]
+    words = wording(Reason(event.reason), settling=event.settling)
+    verb = "refused" if event.kind is EventKind.DENIED else "would be refused"
     times = f", {event.count} times" if event.count > 1 else ""
-    title = f"{escape(event.path)}: {event.operation} refused{times}: {event.reason}"
+    title = f"{escape(event.path)}: {event.operation} {verb}{times}: {event.reason}"
     console.print(Text(title, style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column()
     table.add_column(overflow="fold")
     table.add_row("  when", when(event.time_ns))
     table.add_row("  who", f"{event.program} (pid {event.pid}) of {event.session}")
-    table.add_row("  why", wording.sentence)
+    table.add_row("  why", words.sentence)
     if event.then and event.now:
         for part in stamp_difference(event.then, event.now).split(", "):
             table.add_row("  differs", part)
-        table.add_row("  changed", _changed_by(event))
-    table.add_row("  next", wording.advice)
+        table.add_row("  changed", changed_by(event.author))
+    if event.detail:
+        table.add_row("  note", event.detail)
+    table.add_row("  next", words.advice)
     console.print(table)
-
-
-def _changed_by(event: Event) -> str:
-    author = event.author
-    if author is None:
-        return "outside the mount, or before this daemon began"
-    return f"by {author.program} (pid {author.pid}, {author.session or 'untracked'}) at {when(author.when_ns)}"
 
 
 def _line(event: Event) -> str:
@@ -201,7 +198,8 @@ def as_dict(event: Event) -> dict[str, Any]:
         "then": _fingerprint(event.then),
         "now": _fingerprint(event.now),
         "changed_by": msgspec.to_builtins(event.author) if event.author else None,
-        "next": WORDING[Reason(event.reason)].advice if event.reason else None,
+        "next": wording(Reason(event.reason), settling=event.settling).advice if event.reason else None,
+        "settling": event.settling,
         "count": event.count,
         "detail": event.detail,
     }

@@ -62,6 +62,13 @@ class Begin(msgspec.Struct, frozen=True, tag_field="ask", tag="begin"):
     label: str
 
 
+class Lead(msgspec.Struct, frozen=True, tag_field="ask", tag="lead"):
+    """The launcher names COMMAND: it is the harness, which may say that a new turn begins."""
+
+    session: SessionId
+    process: ProcId
+
+
 class Track(msgspec.Struct, frozen=True, tag_field="ask", tag="track"):
     """A person asks that a running tree be tracked from now on."""
 
@@ -89,7 +96,11 @@ class Stop(msgspec.Struct, frozen=True, tag_field="ask", tag="stop"):
     """Unmount and end."""
 
 
-Request = Begin | Track | End | Status | Flush | Stop
+class Turn(msgspec.Struct, frozen=True, tag_field="ask", tag="turn"):
+    """A harness says that a new turn begins: what was read until now has been seen."""
+
+
+Request = Begin | Lead | Track | End | Status | Flush | Stop | Turn
 
 
 class SessionBegun(msgspec.Struct, frozen=True):
@@ -147,6 +158,7 @@ class Answer(msgspec.Struct, frozen=True):
     begun: SessionBegun | None = None
     ended: SessionRow | None = None
     state: MountState | None = None
+    turned: tuple[SessionId, ...] = ()
 
     def checked(self) -> "Answer":
         """Itself, if it is a success. Raises GuardfsError."""

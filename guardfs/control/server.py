@@ -1,4 +1,4 @@
-"""The answering side of the control socket. Who may ask: the daemon's user and root, and no tracked process.
+"""The answering side of the control socket. Who may connect: the daemon's user and root.
 
 Must not be reached from a request's handler; it shares the event loop with them and nothing else.
 """
@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 import trio
 
-from guardfs.control.protocol import LINE_LIMIT, Answer, Flush, Request, Status
-from guardfs.core.model import SessionId
+from guardfs.control.protocol import LINE_LIMIT, Answer, Request
 from guardfs.errors import ExitCode, GuardfsError, where
 
-Responder = Callable[[Request], Awaitable[Answer]]
+Responder = Callable[[Request, int], Awaitable[Answer]]
 _BACKLOG = 16
 
 
@@ -38,9 +37,9 @@ def listen(state: Path) -> socket.socket:
 class Server:
     """Serves one question per connection."""
 
-    def __init__(self, respond: Responder, session_of: Callable[[int], SessionId | None], log: Any) -> None:
+    def __init__(self, respond: Responder, log: Any) -> None:
+        """``respond`` is given the asking process's id too, since not everybody may ask for everything."""
         self._respond = respond
-        self._session_of = session_of
         self._log = log
 
     async def serve(self, line: socket.socket) -> None:
@@ -59,8 +58,7 @@ class Server:
     async def _answer(self, stream: trio.SocketStream) -> Answer:
         try:
             request = msgspec.json.decode(await _line(stream), type=Request)
-            self._check_peer(stream, request)
-            return await self._respond(request)
+            return await self._respond(request, _peer(stream))
         except GuardfsError as error:
             return Answer(error=str(error), code=error.code)
         except msgspec.DecodeError as error:
@@ -72,17 +70,14 @@ class Server:
             self._log.error("exception", operation="control", **where(error))
             return Answer(error=f"the daemon failed to answer: {error}", code=ExitCode.SOFTWARE)
 
-    def _check_peer(self, stream: trio.SocketStream, request: Request) -> None:
-        """SO_PEERCRED (unix(7)) tells who connected."""
-        raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", raw)
-        if uid not in (0, os.geteuid()):
-            raise GuardfsError("not permitted: another user's mount", ExitCode.NO_PERMISSION)
-        if self._session_of(pid) is not None and not isinstance(request, Status | Flush):
-            raise GuardfsError(
-                "not permitted from inside a tracked session; ask the person who owns the workspace",
-                ExitCode.NO_PERMISSION,
-            )
+
+def _peer(stream: trio.SocketStream) -> int:
+    """The process that connected, by SO_PEERCRED (unix(7)). Raises GuardfsError for another user's."""
+    raw = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", raw)
+    if uid not in (0, os.geteuid()):
+        raise GuardfsError("not permitted: another user's mount", ExitCode.NO_PERMISSION)
+    return int(pid)
 
 
 async def _line(stream: trio.SocketStream) -> bytes:

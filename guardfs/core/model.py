@@ -68,3 +68,12 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def file(self) -> FileId:
         """The file that the bytes were read from or written to."""
         return self.fingerprint.stamp.file
+
+
+class Author(msgspec.Struct, frozen=True, gc=False):
+    """Who changed a file last, where guardfs saw it; ``session`` is None for an untracked process."""
+
+    pid: int
+    program: str
+    session: SessionId | None
+    when_ns: int

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from guardfs.core.fingerprint import Difference, Match
+from guardfs.core.fingerprint import Difference, Match, by_bytes
 from guardfs.core.intent import Intent
 from guardfs.core.model import Fingerprint, How, Record, Stamp
 from guardfs.core.verdict import ALLOW, Deny, Reason, Verdict
@@ -24,6 +24,7 @@ class Target(StrEnum):
     REPLACED = "replaced"
     MODIFIED = "modified"
     GONE = "gone"
+    FREED = "freed"
     ABSENT = "absent"
 
 
@@ -31,6 +32,7 @@ class Tier(StrEnum):
     """How much of the rule applies at a path, from least to most."""
 
     EXEMPT = "exempt"
+    DERIVED = "derived"
     GUARDED = "guarded"
     POLICY = "policy"
 
@@ -42,12 +44,33 @@ class Append(StrEnum):
     ALLOW = "allow"
 
 
+class Profile(StrEnum):
+    """How much of the whole rule is in force."""
+
+    STANDARD = "standard"
+    STRICT = "strict"
+    OBSERVE = "observe"
+
+
 class Rules(msgspec.Struct, frozen=True, gc=False):
     """The settings that a decision depends on."""
 
     match: Match = Match.STRICT
     append: Append = Append.CHECK
+    profile: Profile = Profile.STANDARD
 
+
+class Git(msgspec.Struct, frozen=True, gc=False):
+    """What version control has to do with an operation.
+
+    ``by_vcs``: a version-control program asks. ``clean``: the file's bytes are what git's index holds.
+    """
+
+    by_vcs: bool = False
+    clean: bool = False
+
+
+NO_GIT = Git()
 
 _FOUND = {
     Difference.SAME: Target.KNOWN,
@@ -62,7 +85,12 @@ _REFUSED = {
     Target.REPLACED: Reason.REPLACED,
     Target.MODIFIED: Reason.MODIFIED,
     Target.GONE: Reason.GONE,
+    Target.FREED: Reason.FREED,
 }
+_NO_BYTES_OF_OTHERS = (Target.UNREAD, Target.GONE, Target.FREED)
+"""What the derived tier lets pass: nobody has made a change that the session thinks it knows."""
+_TAKES_AWAY = (Intent.DELETE, Intent.REPLACE)
+"""After these git can bring back what the index holds."""
 
 
 def strictest(tiers: Iterable[Tier]) -> Tier:
@@ -80,7 +108,14 @@ def refusal(target: Target) -> Reason | None:
     return _REFUSED.get(target)
 
 
-def decide(intent: Intent, target: Target, tier: Tier, rules: Rules) -> Verdict:
+def needs_git(intent: Intent, target: Target, tier: Tier, rules: Rules) -> bool:
+    """Whether what git says of a path may change the verdict; nobody asks it otherwise."""
+    if tier is not Tier.GUARDED or rules.profile is Profile.STRICT or target not in _REFUSED:
+        return False
+    return target in _NO_BYTES_OF_OTHERS or intent in _TAKES_AWAY
+
+
+def decide(intent: Intent, target: Target, tier: Tier, rules: Rules, git: Git = NO_GIT) -> Verdict:
     """The verdict for one operation on one regular file or free name."""
     if intent is Intent.READ or tier is Tier.EXEMPT:
         return ALLOW
@@ -89,13 +124,40 @@ def decide(intent: Intent, target: Target, tier: Tier, rules: Rules) -> Verdict:
     if intent is Intent.APPEND and rules.append is Append.ALLOW:
         return ALLOW
     reason = refusal(target)
-    return ALLOW if reason is None else Deny(reason)
+    if reason is None or _is_excused(intent, target, tier, git):
+        return ALLOW
+    return Deny(reason)
+
+
+def _is_excused(intent: Intent, target: Target, tier: Tier, git: Git) -> bool:
+    """Whether nothing can be lost though the session has not seen it.
+
+    An unread file that is clean in git may be deleted by anybody. A version-control program may also replace it,
+    and do both to one that has changed since the session saw it: a branch switched by somebody else, and back.
+    """
+    if tier is Tier.DERIVED:
+        return target in _NO_BYTES_OF_OTHERS
+    if target is Target.FREED:
+        return git.by_vcs
+    if not git.clean or target is Target.GONE:
+        return False
+    return intent in _TAKES_AWAY if git.by_vcs else intent is Intent.DELETE and target is Target.UNREAD
+
+
+def frees(intent: Intent, target: Target, tier: Tier) -> bool:
+    """Whether an allowed deletion leaves its name *freed*: what stood there is in git, and the session never saw it."""
+    return intent is Intent.DELETE and tier is Tier.GUARDED and target is not Target.KNOWN
 
 
 def read_record(seen: Fingerprint, taken_ns: int, earlier: Record | None = None) -> Record:
     """The record of a session that has just been given these bytes; its own bytes stay its own."""
     own = earlier is not None and earlier.fingerprint.digest == seen.digest
     return Record(seen, taken_ns, earlier.how if earlier is not None and own else How.READ)
+
+
+def is_other_state(known: Record, seen: Fingerprint, match: Match) -> bool:
+    """Whether a read has found other bytes than a record has, so that the new one has to settle."""
+    return by_bytes(known, seen, match) is Difference.MODIFIED
 
 
 def written_record(stamp: Stamp, taken_ns: int, how: How = How.WRITE) -> Record:

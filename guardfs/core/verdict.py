@@ -16,6 +16,7 @@ class Reason(StrEnum):
     TOUCHED = "touched"
     REPLACED = "replaced"
     GONE = "gone"
+    FREED = "freed"
     POLICY = "policy"
 
 
@@ -58,8 +59,34 @@ WORDING: dict[Reason, Wording] = {
         "somebody else has deleted or moved the file that this session knew at this name",
         "check that it should come back; if so, write again: the next attempt is allowed",
     ),
+    Reason.FREED: Wording(
+        "this session has deleted the file that stood here without having read it; what it held is still in git",
+        "bring it back with 'git checkout -- FILE' (or 'git restore'), read it, then write",
+    ),
     Reason.POLICY: Wording(
         "the file is guardfs's own policy, which no session may change",
         "leave it alone and ask the person who owns the workspace",
     ),
 }
+
+_SETTLING = {
+    Reason.UNREAD: Wording(
+        "this session has only just read the file for the first time, an instant before it writes",
+        "look at what you have read; then write again, which is allowed in a moment",
+    ),
+    Reason.MODIFIED: Wording(
+        "the bytes have changed, and this session has only just read the new ones, an instant before it writes",
+        "look at the change and carry it over; then write again, which is allowed in a moment",
+    ),
+}
+
+MIXED = (
+    "a version-control program goes on with the other files after this one, and may even exit 0: the work tree can be "
+    "mixed now, this file as it was and others already changed; 'git status' shows which"
+)
+"""What a refusal means for the whole command, where git and its like are refused one file of many."""
+
+
+def wording(reason: Reason, *, settling: bool = False) -> Wording:
+    """What is told about a reason; ``settling``: the session has read the present bytes, too short a time ago."""
+    return (_SETTLING.get(reason) if settling else None) or WORDING[reason]

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from guardfs.core.model import Fingerprint
+from guardfs.core.model import Author, Fingerprint
 
 _SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -40,3 +40,10 @@ def stamp_difference(then: Fingerprint, now: Fingerprint) -> str:
     if not parts and a.ctime_ns != b.ctime_ns:
         parts.append(f"ctime {when(a.ctime_ns)} -> {when(b.ctime_ns)}")
     return ", ".join(parts) or "nothing that stat shows"
+
+
+def changed_by(author: Author | None) -> str:
+    """Who changed a file last, as far as guardfs saw it."""
+    if author is None:
+        return "outside the mount, or before this daemon began"
+    return f"{author.program} (pid {author.pid}, {author.session or 'untracked'}) at {when(author.when_ns)}"

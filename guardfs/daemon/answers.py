@@ -12,6 +12,7 @@ from guardfs.control.protocol import (
     Begin,
     End,
     Flush,
+    Lead,
     MountState,
     Plan,
     RecordState,
@@ -21,11 +22,13 @@ from guardfs.control.protocol import (
     Status,
     Stop,
     Track,
+    Turn,
 )
 from guardfs.core import policy
 from guardfs.core.fingerprint import by_bytes, by_stamp
-from guardfs.core.model import ProcId, Record
+from guardfs.core.model import ProcId, Record, SessionId
 from guardfs.core.wording import escape
+from guardfs.daemon.permits import Permits
 from guardfs.errors import ExitCode, GuardfsError
 from guardfs.guard.judge import Desk
 from guardfs.guard.sessions import Session
@@ -44,30 +47,44 @@ class Answers:
         self._desk = desk
         self._store = store
         self._stopping = stopping
+        self._permits = Permits(desk.census, desk.sessions)
 
-    async def answer(self, request: Request) -> Answer:
-        """Answer one request."""
+    async def answer(self, request: Request, pid: int) -> Answer:
+        """Answer one request of a process. Raises GuardfsError."""
+        asker = self._permits.check(request, pid)
+        answer = Answer()
         match request:
             case Begin():
-                return self._begin(SessionKind.RUN, request.launcher, request.label)
+                answer = self._begin(SessionKind.RUN, request.launcher, request.label)
+            case Lead():
+                self._permits.lead(request.session, request.process)
+            case Turn():
+                answer = self._turn(asker)
             case Track():
-                return self._track(request)
+                answer = self._track(request)
             case End():
-                return await self._end(request)
+                answer = await self._end(request)
             case Status():
-                return Answer(state=await self._status(records=request.records))
+                answer = Answer(state=await self._status(records=request.records))
             case Flush():
                 await self._store.flush()
-                return Answer()
             case Stop():
-                return self._stop()
+                self._stop()
+        return answer
 
     def launcher(self) -> ProcId | None:
         """The living ``guardfs run`` whose command this mount is for."""
         roots = [session.row.root for session in self._desk.sessions if session.row.kind is SessionKind.RUN]
         return next(filter(reading.is_alive, roots), None)
 
-    def _stop(self) -> Answer:
+    def _turn(self, asker: SessionId | None) -> Answer:
+        """For the session that asks; for all where nobody tracked does."""
+        turned = [each for each in self._desk.sessions if asker in {None, each.id}]
+        for session in turned:
+            session.begin_turn()
+        return Answer(turned=tuple(session.id for session in turned))
+
+    def _stop(self) -> None:
         launcher = self.launcher()
         if launcher is not None:
             raise GuardfsError(
@@ -75,7 +92,6 @@ class Answers:
                 ExitCode.BUSY,
             )
         self._stopping.set()
-        return Answer()
 
     def _track(self, request: Track) -> Answer:
         try:
@@ -111,7 +127,7 @@ class Answers:
             mountpoint=escape(os.fsencode(self._plan.mountpoint)),
             pid=reading.own_pid(),
             log=escape(os.fsencode(self._state / "log")),
-            match=self._desk.settings.match.value,
+            match=self._desk.rulebook.settings.match.value,
             open_files=len(self._desk.handles),
             sessions=tuple(states),
         )
@@ -162,10 +178,10 @@ class Answers:
             if difference is None:
                 look = backing.open_to_judge(fd)
                 try:
-                    now = backing.fingerprint(look, self._desk.settings.hash_limit)
+                    now = backing.fingerprint(look, self._desk.rulebook.settings.hash_limit)
                 finally:
                     backing.close(look)
-                difference = by_bytes(record, now, self._desk.settings.match)
+                difference = by_bytes(record, now, self._desk.rulebook.settings.match)
             return policy.target_of(difference).value
         except OSError:
             return "unreadable"  # Shown as such; a verdict looks for itself.

@@ -26,13 +26,16 @@ from guardfs.daemon.upkeep import Upkeep
 from guardfs.fuse_ops import Operations
 from guardfs.guard import Guard
 from guardfs.guard.announcer import Announcer
+from guardfs.guard.gitview import GitView
 from guardfs.guard.judge import Desk
 from guardfs.guard.registry import EVERYTHING, Registry
+from guardfs.guard.rulebook import Rulebook
 from guardfs.guard.sessions import Sessions
 from guardfs.handles import Handles
 from guardfs.inodes import Inodes
 from guardfs.procs import mounts, reading
 from guardfs.procs.census import UNKNOWN_SESSION, Census
+from guardfs.vcs import Vcs
 
 LINGER_S = 5.0
 """Seconds that a mount which was detached while in use goes on serving those who still have files open."""
@@ -60,7 +63,7 @@ def serve(plan: Plan, ready: Ready) -> None:
 def _build(plan: Plan, stack: ExitStack) -> "Daemon":
     root_fd = backing.open_root(plan.workspace)
     stack.callback(os.close, root_fd)
-    settings = config.load(root_fd, plan.workspace, plan.flags)
+    config.load(root_fd, plan.workspace, plan.flags)  # Before anything is made: a mistake leaves no trace.
     state = state_dir(plan)
     stack.enter_context(only_daemon(state, plan))
     log, file = open_log(state / "log")
@@ -69,23 +72,28 @@ def _build(plan: Plan, stack: ExitStack) -> "Daemon":
     os.chdir("/")
     os.umask(0)
     _raise_descriptor_limit()
-    return Daemon(plan, settings, state, root_fd, log, stack)
+    return Daemon(plan, state, root_fd, log, stack)
 
 
 class Daemon:
     """The parts of one mount, built downwards; nothing in here is wired after it was made."""
 
-    def __init__(
-        self, plan: Plan, settings: config.Settings, state: Path, root_fd: int, log: Any, stack: ExitStack
-    ) -> None:
+    def __init__(self, plan: Plan, state: Path, root_fd: int, log: Any, stack: ExitStack) -> None:
         self._plan = plan
         self._state = state
         self._log = log
         self._stopping = trio.Event()
         self._warnings: list[str] = []
-        self._tracks_unknown = settings.unknown_caller == "tracked" and not plan.track_all
         store = open_store(state, self._damaged)
         stack.callback(store.close)
+        announcer = Announcer(store, log)
+        self._rulebook = Rulebook(root_fd, plan.workspace, plan.flags, announcer.tell_settings)
+        self._rulebook.programs = self._rulebook.find()
+        settings = self._rulebook.settings
+        self._tracks_unknown = settings.unknown_caller == "tracked" and not plan.track_all
+        vcs = Vcs(f"/proc/self/fd/{root_fd}", plan.mountpoint)
+        stack.callback(vcs.close)
+        self._git = GitView(vcs)
         self._upkeep = Upkeep(store, log)
         self._inodes = Inodes(root_fd)
         stack.callback(self._inodes.close)
@@ -96,18 +104,17 @@ class Daemon:
             on_outsider=self._upkeep.outsider,
         )
         stack.callback(self._census.close)
-        self._sessions = Sessions(settings.match)
-        announcer = Announcer(store, log)
-        self._registry = Registry(settings, self._sessions, self._census, store, announcer)
+        self._sessions = Sessions()
+        self._registry = Registry(settings.max_records, self._sessions, self._census, store, announcer)
         desk = Desk(
-            settings=settings,
+            rulebook=self._rulebook,
+            git=self._git,
             inodes=self._inodes,
             handles=Handles(),
             census=self._census,
             sessions=self._sessions,
             announcer=announcer,
             registry=self._registry,
-            ignored_readers=reading.find_programs(settings.reads.ignore),
             drop_pages=self._upkeep.drop_pages,
             log=log,
         )
@@ -134,11 +141,13 @@ class Daemon:
         self._log.info("unmounted", mountpoint=self._plan.mountpoint)
 
     async def _serve(self, line: Any, ready: Ready) -> None:
-        server = Server(self._answers.answer, self._census.member, self._log)
+        server = Server(self._answers.answer, self._log)
         async with trio.open_nursery() as helpers:
             helpers.start_soon(self._watch_signals)
             helpers.start_soon(server.serve, line)
             self._upkeep.start(helpers, self._prove, self._registry.reap)
+            helpers.start_soon(self._upkeep.find_programs, self._rulebook)
+            helpers.start_soon(self._git.refresh)
             async with trio.open_nursery() as loop:
                 loop.start_soon(self._stop_when_told, loop.cancel_scope)
                 loop.start_soon(self._serve_kernel, loop.cancel_scope)

@@ -12,6 +12,7 @@ import trio
 
 from guardfs.core.model import ProcId
 from guardfs.errors import StoreError, where
+from guardfs.guard.rulebook import Rulebook
 from guardfs.state.store import Store
 
 _FLUSH_S = 0.5
@@ -55,6 +56,15 @@ class Upkeep:
         nursery.start_soon(self._prove, prove)
         nursery.start_soon(self._invalidate)
         nursery.start_soon(self._reap, reap)
+
+    async def find_programs(self, rulebook: Rulebook) -> None:
+        """Keep up with where git and its like are: the settings change, and so do packages."""
+        while True:
+            with trio.move_on_after(_REAP_S):
+                await rulebook.programs_changed.wait()
+            rulebook.programs_changed = trio.Event()
+            # Abandoned at the end: a PATH that leads into the mount must not hold up its own unmounting.
+            rulebook.programs = await trio.to_thread.run_sync(rulebook.find, abandon_on_cancel=True)
 
     async def last_flush(self) -> None:
         """Write what is left before the store is closed."""

@@ -90,7 +90,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_mknod(ctx.pid, (parent, name), mode, rdev, _owner(ctx)))
+        return self._new(await self._names.authorize_mknod(ctx.pid, (parent, name), mode, rdev, _owner(ctx)))
 
     @bounded
     async def mkdir(
@@ -101,7 +101,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_mkdir(ctx.pid, (parent, name), mode, _owner(ctx)))
+        return self._new(await self._names.authorize_mkdir(ctx.pid, (parent, name), mode, _owner(ctx)))
 
     @bounded
     async def symlink(
@@ -112,7 +112,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         parent = self._inodes.get(parent_inode)
-        return self._new(self._names.authorize_symlink(ctx.pid, (parent, name), target, _owner(ctx)))
+        return self._new(await self._names.authorize_symlink(ctx.pid, (parent, name), target, _owner(ctx)))
 
     @bounded
     async def link(
@@ -123,7 +123,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
         node, parent = self._inodes.get(inode), self._inodes.get(new_parent_inode)
-        return self._new(self._names.authorize_link(ctx.pid, node, (parent, new_name)))
+        return self._new(await self._names.authorize_link(ctx.pid, node, (parent, new_name)))
 
     @bounded
     async def unlink(self, parent_inode: pyfuse3.InodeT, name: pyfuse3.FileNameT, ctx: pyfuse3.RequestContext) -> None:

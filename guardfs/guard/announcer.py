@@ -5,17 +5,18 @@ Used by the rest of ``guard``; hands events to the store and lines to the log. M
 
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from guardfs.core.model import FileId, Fingerprint, Record, SessionId
-from guardfs.core.verdict import WORDING, Reason
-from guardfs.core.wording import escape, stamp_difference
+from guardfs.core.model import Author, FileId, Fingerprint, Record, SessionId
+from guardfs.core.verdict import MIXED, Reason, wording
+from guardfs.core.wording import changed_by, escape, stamp_difference
 from guardfs.guard.sessions import Session
 from guardfs.procs.census import Caller
 from guardfs.state import schema
-from guardfs.state.schema import Author, Event, EventKind
+from guardfs.state.schema import Event, EventKind
 from guardfs.state.store import EVENT_LIMIT, Store
 
 _REMEMBERED = 4096
@@ -32,6 +33,30 @@ class Log(Protocol):
 
 
 RepeatKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A refusal to be told, or under ``observed`` what would have been one.
+
+    ``settling``: the present bytes were read too short a time ago. ``mixed``: the program goes on with other files.
+    """
+
+    caller: Caller
+    session: Session
+    reason: Reason
+    operation: str
+    path: bytes
+    record: Record | None = None
+    now: Fingerprint | None = None
+    settling: bool = False
+    mixed: bool = False
+    observed: bool = False
+
+    @property
+    def then(self) -> Fingerprint | None:
+        """What the session knew."""
+        return self.record.fingerprint if self.record is not None else None
 
 
 class Announcer:
@@ -55,43 +80,39 @@ class Announcer:
         while len(self._authors) > _REMEMBERED:
             self._authors.popitem(last=False)
 
-    def denied(
-        self,
-        caller: Caller,
-        session: Session,
-        reason: Reason,
-        operation: str,
-        path: bytes,
-        record: Record | None = None,
-        now: Fingerprint | None = None,
-    ) -> None:
+    def denied(self, denial: Denial) -> None:
         """Tell a refusal once, count its repeats, and tell the count at 10, 100, 1000 and so on."""
-        session.refused()
-        then = record.fingerprint if record is not None else None
-        key = (session.id, path, reason, operation, caller.program, then, now.stamp if now else None)
+        denial.session.refused()
+        key = _repeat_key(denial)
         event = self._recent.get(key)
         if event is not None and time.time_ns() - event.time_ns < _QUIET_NS:
             self._repeat(key, msgspec.structs.replace(event, count=event.count + 1))
             return
-        event = self._event(
-            EventKind.DENIED,
-            session.id,
-            path,
-            reason=reason.value,
-            operation=operation,
-            pid=caller.process.pid if caller.process else 0,
-            program=caller.program,
-            then=then,
-            now=now,
-            author=self._author(session.id, path, now, then),
-        )
+        event = self._denial_event(denial)
         self._recent[key] = event
         while len(self._recent) > _REMEMBERED:
             self._recent.popitem(last=False)
         self._keep(event, urgent=True)
         self._say_denial(event)
 
-    def tell(self, kind: EventKind, session: SessionId, path: bytes = b"", **fields: Any) -> None:
+    def _denial_event(self, denial: Denial) -> Event:
+        caller, session = denial.caller, denial.session.id
+        return self._event(
+            EventKind.OBSERVED if denial.observed else EventKind.DENIED,
+            session,
+            denial.path,
+            reason=denial.reason.value,
+            operation=denial.operation,
+            pid=caller.process.pid if caller.process else 0,
+            program=caller.program,
+            then=denial.then,
+            now=denial.now,
+            author=self._author(session, denial.path, denial.now, denial.then),
+            detail=MIXED if denial.mixed and not denial.observed else "",
+            settling=denial.settling,
+        )
+
+    def tell(self, kind: EventKind, session: SessionId | None, path: bytes = b"", **fields: Any) -> None:
         """Tell anything else that matters."""
         event = self._event(kind, session, path, **fields)
         self._keep(event, urgent=False)
@@ -100,7 +121,13 @@ class Announcer:
             shown["detail"] = event.detail
         if event.then and event.now:
             shown["differs"] = stamp_difference(event.then, event.now)
-        self._log.info(kind.value, session=session, **shown)
+        if session is not None:
+            shown["session"] = session
+        self._log.info(kind.value, **shown)
+
+    def tell_settings(self, line: str) -> None:
+        """Tell that settings were taken up, or why they were not."""
+        self.tell(EventKind.SETTINGS, None, detail=line)
 
     def _author(
         self, session: SessionId, path: bytes, now: Fingerprint | None, then: Fingerprint | None
@@ -116,7 +143,7 @@ class Announcer:
         if event.count == 10 ** (len(str(event.count)) - 1):
             self._say_denial(event)
 
-    def _event(self, kind: EventKind, session: SessionId, path: bytes, **fields: Any) -> Event:
+    def _event(self, kind: EventKind, session: SessionId | None, path: bytes, **fields: Any) -> Event:
         self._seq += 1
         return Event(self._seq, time.time_ns(), kind, session, path, **fields)
 
@@ -127,7 +154,7 @@ class Announcer:
         self._store.put("events", key, value, urgent=urgent)
 
     def _say_denial(self, event: Event) -> None:
-        wording = WORDING[Reason(event.reason)]
+        words = wording(Reason(event.reason), settling=event.settling)
         fields: dict[str, Any] = {
             "reason": event.reason,
             "operation": event.operation,
@@ -135,12 +162,27 @@ class Announcer:
             "session": event.session,
             "pid": event.pid,
             "program": event.program,
-            "why": wording.sentence,
+            "why": words.sentence,
         }
         if event.then and event.now:
             fields["differs"] = stamp_difference(event.then, event.now)
-        if event.author:
-            fields["changed_by"] = f"{event.author.program} (pid {event.author.pid})"
+            fields["changed_by"] = changed_by(event.author)
         if event.count > 1:
             fields["repeated"] = event.count
-        self._log.info(event.kind.value, **fields, next=wording.advice)
+        if event.detail:
+            fields["note"] = event.detail
+        self._log.info(event.kind.value, **fields, next=words.advice)
+
+
+def _repeat_key(denial: Denial) -> RepeatKey:
+    """What makes two refusals the same to a person."""
+    return (
+        denial.session.id,
+        denial.path,
+        denial.reason,
+        denial.operation,
+        denial.caller.program,
+        denial.then,
+        denial.now.stamp if denial.now else None,
+        denial.settling,
+    )

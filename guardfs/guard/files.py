@@ -9,10 +9,11 @@ import time
 from dataclasses import dataclass
 
 from guardfs import backing
+from guardfs.config.settings import Credit
 from guardfs.core import policy
 from guardfs.core.intent import O_ACCMODE, O_APPEND, O_EXCL, O_RDWR, Intent, OpenIntent, of_open
 from guardfs.core.model import How, Stamp
-from guardfs.core.policy import Target, Tier
+from guardfs.core.policy import Target
 from guardfs.core.verdict import Reason
 from guardfs.guard.judge import Desk, Finding, Judge
 from guardfs.guard.notes import Notes
@@ -78,14 +79,15 @@ class FileGuard:
     async def _open_locked(self, session: Session, handle: Handle[Node], intent: OpenIntent) -> Handle[Node]:
         node = handle.node
         handle.grant = Grant.PENDING if intent.later else Grant.NONE
-        counts = handle.caller.exe not in self._desk.ignored_readers
+        counts = self._judge.counts(handle.caller)
+        at_first_byte = self._desk.rulebook.settings.reads.credit is Credit.BYTES
         if intent.now is not None:
             finding = await self._judge.file_locked(handle.caller, session, node, intent.now, "open for writing")
             self._give(handle, finding, intent.now, knows=intent.truncates)
-        elif intent.reads_now and counts:
+        elif intent.reads_now and counts and not at_first_byte:
             await self._notes.read_locked(session, node, handle.fd)
             handle.direct = node.changed_by != session.id and time.monotonic() - node.changed_s < _GROWING_S
-        handle.counts_read = intent.reads_later and counts
+        handle.counts_read = counts and (intent.reads_later or (intent.reads_now and at_first_byte))
         if handle.counts_read and backing.size(handle.fd) == 0:
             await self._read_first_locked(session, handle)  # The kernel asks for no byte of an empty file.
         handle.will_write = intent.later or (Intent.APPEND if intent.now is Intent.APPEND else Intent.WRITE)
@@ -104,7 +106,7 @@ class FileGuard:
         dir_fd = self._desk.inodes.descriptor(parent)
         path = self._desk.inodes.path_at(parent, name)
         if session is not None and not backing.exists(dir_fd, name):
-            self._judge.free_name(caller, session, Intent.CREATE, "create", path)
+            await self._judge.free_name(caller, session, Intent.CREATE, "create", path)
         try:
             fd = backing.create_file(dir_fd, name, flags, mode)
         except FileExistsError:
@@ -319,14 +321,19 @@ class FileGuard:
         finding = await self._judge.look(session, node, path)
         if finding.target is Target.KNOWN and _only_ctime_moved(handle.left, stamp):
             self._notes.left(handle, finding.stamp)
-        elif self._judge.tier_of(node, path, intent) is Tier.EXEMPT:
-            handle.grant, handle.left = Grant.UNCHECKED, None
+        elif await self._judge.excuses(handle.caller, node, intent, finding):
+            handle.grant = Grant.APPEND if intent is Intent.APPEND else Grant.UNCHECKED
+            handle.left = None
         else:
-            handle.grant, handle.left = Grant.NONE, None
-            # What a shared mapping stored is in the page cache, and must not be shown to anybody.
-            self._desk.drop_pages(node.number)
+            self._withdraw(handle)
             reason = policy.refusal(finding.target) or Reason.MODIFIED
             self._judge.refuse(handle.caller, session, reason, operation, path, finding)
+            handle.grant = Grant.UNCHECKED  # Only observed.
+
+    def _withdraw(self, handle: Handle[Node]) -> None:
+        """What a shared mapping stored is in the page cache, and must not be shown to anybody."""
+        handle.grant, handle.left = Grant.NONE, None
+        self._desk.drop_pages(handle.node.number)
 
     def _give(self, handle: Handle[Node], finding: Finding, intent: Intent, *, knows: bool) -> None:
         """An allowed write is checked from now on if the session knows the bytes that it leaves standing."""

@@ -4,29 +4,29 @@
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import trio
 
 from guardfs import backing
-from guardfs.config import Settings
 from guardfs.core import policy
 from guardfs.core.fingerprint import Difference, by_bytes, by_stamp
 from guardfs.core.intent import Intent
 from guardfs.core.model import FileId, Fingerprint, Record, Stamp
-from guardfs.core.policy import Target, Tier
+from guardfs.core.policy import NO_GIT, Git, Profile, Target, Tier
 from guardfs.core.tiers import POLICY_FILE, tier_of
 from guardfs.core.verdict import Deny, Reason
-from guardfs.guard.announcer import Announcer
+from guardfs.guard.announcer import Announcer, Denial
+from guardfs.guard.gitview import GitView
 from guardfs.guard.registry import Registry
+from guardfs.guard.rulebook import Rulebook
 from guardfs.guard.sessions import Session, Sessions
 from guardfs.handles import Handles
 from guardfs.inodes import Inodes, Node
 from guardfs.keylock import KeyLock
 from guardfs.procs.census import Caller, Census
-from guardfs.procs.reading import ExeId
 
 _LOOKS = 3
 """How often a file that moves while it is hashed is looked at before it counts as changed."""
@@ -50,14 +50,14 @@ class Desk:
     been answered: never from inside a handler for that file.
     """
 
-    settings: Settings
+    rulebook: Rulebook
+    git: GitView
     inodes: Inodes
     handles: Handles[Node]
     census: Census
     sessions: Sessions
     announcer: Announcer
     registry: Registry
-    ignored_readers: frozenset[ExeId]
     drop_pages: Callable[[int], None]
     log: Any
     locks: KeyLock[FileId] = field(default_factory=KeyLock)
@@ -65,17 +65,25 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look found: the target's state for a session, and what it was judged by."""
+    """What a look found: the target's state for a session, and what it was judged by.
+
+    ``settling``: the session has read the present bytes too short a time ago for that to count.
+    """
 
     target: Target
     stamp: Stamp
     record: Record | None = None
     seen: Fingerprint | None = None
+    settling: bool = False
 
     @property
     def now(self) -> Fingerprint:
         """The file as it was found, with its digest where that was taken."""
         return self.seen or Fingerprint(self.stamp, None)
+
+
+Case = tuple[Tier, Git]
+"""How much of the rule applies, and what git has to do with it."""
 
 
 class Judge:
@@ -92,6 +100,8 @@ class Judge:
             self._desk.registry.begin_exe(root, session)
         if caller.is_unknown:
             self._say_unknown()
+        if caller.session is not None and self._desk.rulebook.refresh():
+            self._desk.registry.limit(self._desk.rulebook.settings.max_records)
         return caller
 
     def session_of(self, caller: Caller) -> Session | None:
@@ -100,22 +110,25 @@ class Judge:
             return None
         return self._desk.sessions.get(caller.session)
 
+    def is_vcs(self, caller: Caller) -> bool:
+        """Whether a version-control program asks."""
+        return self._desk.rulebook.is_vcs(caller.exe)
+
+    def counts(self, caller: Caller) -> bool:
+        """Whether an open by this program is a read."""
+        return not self._desk.rulebook.is_ignored_reader(caller.exe)
+
     def tier(self, path: bytes) -> Tier:
-        """How much of the rule applies at a path."""
-        return tier_of(path, self._desk.settings.exempt_names)
+        """How much of the rule applies at a path, as far as its name tells."""
+        return tier_of(path, self._desk.rulebook.exempt)
 
     def tier_of(self, node: Node, path: bytes, intent: Intent) -> Tier:
         """How much of the rule applies to a file's bytes: all of it that applies at any name they are reached by."""
-        if intent in _ONE_NAME:
-            return self.tier(path)
-        links = backing.links(self._desk.inodes.descriptor(node))
-        if links <= 1:
-            return self.tier(path)  # Other names that it was seen at are not its own any more.
-        paths = {path, *self._desk.inodes.paths(node)}
+        paths = self._names(node, path, intent)
+        if paths is None:
+            return Tier.POLICY if self.is_policy(node) else Tier.GUARDED
         tiers = [self.tier(each) for each in paths]
-        if links > len(paths):
-            tiers.append(Tier.GUARDED)  # Names that were never seen may be anywhere.
-        if self.is_policy(node):
+        if len(paths) > 1 and self.is_policy(node):
             tiers.append(Tier.POLICY)
         return policy.strictest(tiers)
 
@@ -146,23 +159,34 @@ class Judge:
         """
         self._desk.locks.check_held(node.file)
         where = path if path is not None else self._desk.inodes.path(node)
-        finding = await self.look(session, node, where)
-        tier = self.tier_of(node, where, intent)
-        verdict = policy.decide(intent, finding.target, tier, self._desk.settings.rules)
+        finding, (tier, git) = await self._weigh(caller, session, node, where, intent)
+        verdict = policy.decide(intent, finding.target, tier, self._desk.rulebook.rules, git)
         if isinstance(verdict, Deny):
             self.refuse(caller, session, verdict.reason, operation, where, finding)
+        elif policy.frees(intent, finding.target, tier):
+            session.free(where)
         return finding
 
-    def free_name(self, caller: Caller, session: Session, intent: Intent, operation: str, path: bytes) -> None:
-        """Judge an operation that makes a name which is free now.
+    async def excuses(self, caller: Caller, node: Node, intent: Intent, finding: Finding) -> bool:
+        """Whether a write may go on through a handle that somebody has overtaken, whatever the session knows now."""
+        path = self._desk.inodes.path(node)
+        overtaken = Target.MODIFIED if finding.target is Target.KNOWN else finding.target
+        tier, git = await self._case(caller, node, path, intent, replace(finding, target=overtaken))
+        return not isinstance(policy.decide(intent, overtaken, tier, self._desk.rulebook.rules, git), Deny)
+
+    async def free_name(self, caller: Caller, session: Session, intent: Intent, operation: str, path: bytes) -> None:
+        """Judge an operation that makes a name which is free now; it may not be any more afterwards.
 
         A name that the session knew and somebody else took away is refused once, and then forgotten.
 
         Raises:
             Refused: the verdict is Deny.
         """
-        target = Target.GONE if session.knows_name(path) else Target.ABSENT
-        verdict = policy.decide(intent, target, self.tier(path), self._desk.settings.rules)
+        target = session.at_free_name(path)
+        tier = self.tier(path)
+        if policy.needs_git(intent, target, tier, self._desk.rulebook.rules) and await self._is_ignored([path]):
+            tier = Tier.DERIVED
+        verdict = policy.decide(intent, target, tier, self._desk.rulebook.rules, Git(by_vcs=self.is_vcs(caller)))
         if isinstance(verdict, Deny):
             if verdict.reason is Reason.GONE:
                 session.forget(path)
@@ -181,34 +205,91 @@ class Judge:
         operation: str,
         path: bytes,
         finding: Finding | None = None,
-    ) -> NoReturn:
-        """Announce a Deny and raise it."""
-        record = finding.record if finding else None
-        now = finding.now if finding else None
-        self._desk.announcer.denied(caller, session, reason, operation, path, record, now)
-        raise Refused(self._desk.settings.errno_number)
+    ) -> None:
+        """Announce a Deny and raise it; under ``observe`` it is announced and nothing else."""
+        observed = self._desk.rulebook.rules.profile is Profile.OBSERVE
+        self._desk.announcer.denied(
+            Denial(
+                caller,
+                session,
+                reason,
+                operation,
+                path,
+                record=finding.record if finding else None,
+                now=finding.now if finding else None,
+                settling=finding is not None and finding.settling,
+                mixed=self.is_vcs(caller),
+                observed=observed,
+            )
+        )
+        if not observed:
+            raise Refused(self._desk.rulebook.settings.errno_number)
 
     async def look(self, session: Session, node: Node, path: bytes) -> Finding:
-        """Compare a file as it is now with what the session knows of it."""
+        """Compare a file as it is now with what the session knows of it, and has known for long enough."""
         inodes = self._desk.inodes
         for _ in range(_LOOKS):
             stamp = backing.stamp(inodes.descriptor(node))
-            record = session.find(node.file, path)
+            record, settling = self.judged_by(session, node, path)
             if record is None:
-                return Finding(Target.UNREAD, stamp)
+                return Finding(Target.UNREAD, stamp, settling=settling)
             difference = by_stamp(record, stamp)
             if difference is not None:
-                return Finding(policy.target_of(difference), stamp, record)
+                return Finding(policy.target_of(difference), stamp, record, settling=settling)
             taken = time.time_ns()
             seen = await self.fingerprint(node)
-            still = session.find(node.file, path) is record
-            if seen.stamp != backing.stamp(inodes.descriptor(node)) or not still:
+            is_same_record = self.judged_by(session, node, path) == (record, settling)
+            if seen.stamp != backing.stamp(inodes.descriptor(node)) or not is_same_record:
                 continue  # Something came in while the bytes were read: look again.
-            difference = by_bytes(record, seen, self._desk.settings.match)
-            if difference is Difference.SAME:
+            difference = by_bytes(record, seen, self._desk.rulebook.rules.match)
+            if difference is Difference.SAME and not settling:
                 session.put(policy.proved_record(record, seen, taken), inodes.named_path(node))
-            return Finding(policy.target_of(difference), seen.stamp, record, seen)
+            return Finding(policy.target_of(difference), seen.stamp, record, seen, settling)
         return Finding(Target.MODIFIED, backing.stamp(inodes.descriptor(node)), session.get(node.file))
+
+    def judged_by(self, session: Session, node: Node, path: bytes) -> tuple[Record | None, bool]:
+        """The record that a write is judged by, and whether a newer one has yet to settle."""
+        return session.judged_by(node.file, path, trio.current_time(), self._desk.rulebook.settings.settle)
+
+    async def _weigh(
+        self, caller: Caller, session: Session, node: Node, path: bytes, intent: Intent
+    ) -> tuple[Finding, Case]:
+        """Look at a file and ask what applies to it, again where something came in between."""
+        for _ in range(_LOOKS):
+            finding = await self.look(session, node, path)
+            case = await self._case(caller, node, path, intent, finding)
+            if backing.stamp(self._desk.inodes.descriptor(node)) == finding.stamp:
+                return finding, case
+        moving = Finding(Target.MODIFIED, backing.stamp(self._desk.inodes.descriptor(node)), session.get(node.file))
+        return moving, (self.tier_of(node, path, intent), NO_GIT)
+
+    async def _case(self, caller: Caller, node: Node, path: bytes, intent: Intent, finding: Finding) -> Case:
+        """How much of the rule applies to a file, and what git says of it where that may matter."""
+        tier, by_vcs = self.tier_of(node, path, intent), self.is_vcs(caller)
+        if not policy.needs_git(intent, finding.target, tier, self._desk.rulebook.rules):
+            return tier, Git(by_vcs)
+        paths = self._names(node, path, intent)
+        if paths is not None and await self._is_ignored(paths):
+            return Tier.DERIVED, Git(by_vcs)
+        if intent not in _ONE_NAME or not await self._desk.git.refresh([path]):
+            return tier, Git(by_vcs)
+        return tier, Git(by_vcs, await self._desk.git.is_clean(path, self._desk.inodes.descriptor(node)))
+
+    async def _is_ignored(self, paths: Iterable[bytes]) -> bool:
+        """Whether .gitignore names all of these paths, and the settings protect none."""
+        if any(map(self._desk.rulebook.protect.hold, paths)) or not await self._desk.git.refresh(paths):
+            return False
+        return all(map(self._desk.git.ignores, paths))
+
+    def _names(self, node: Node, path: bytes, intent: Intent) -> list[bytes] | None:
+        """The names whose bytes an operation concerns; None where some were never seen, and may be anywhere."""
+        if intent in _ONE_NAME:
+            return [path]
+        links = backing.links(self._desk.inodes.descriptor(node))
+        if links <= 1:
+            return [path]  # Other names that it was seen at are not its own any more.
+        paths = list(dict.fromkeys([path, *self._desk.inodes.paths(node)]))
+        return paths if links <= len(paths) else None
 
     async def fingerprint(self, node: Node) -> Fingerprint:
         """Take a node's fingerprint through a private descriptor; large files in a worker thread.
@@ -224,7 +305,7 @@ class Judge:
 
     async def fingerprint_of(self, fd: int, *, close: bool = False) -> Fingerprint:
         """Take the fingerprint of a descriptor open for reading."""
-        limit = self._desk.settings.hash_limit
+        limit = self._desk.rulebook.settings.hash_limit
         try:
             if backing.size(fd) <= min(limit, backing.INLINE_HASH_LIMIT):
                 return backing.fingerprint(fd, limit)
@@ -238,6 +319,6 @@ class Judge:
             self._unknown_seen = True
             self._desk.log.info(
                 "unknown-caller",
-                treated=self._desk.settings.unknown_caller,
+                treated=self._desk.rulebook.settings.unknown_caller,
                 why="a request came from a process that this daemon cannot see (another pid namespace, or the kernel)",
             )

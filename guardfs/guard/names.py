@@ -102,14 +102,14 @@ class NameGuard:
                 self._notes.stamp_changed(caller, node, stamp)
             self._notes.exchanged(caller, session, (a, a_path), (b, b_path))
 
-    def authorize_link(self, tid: int, node: Node, new: Entry) -> Node:
+    async def authorize_link(self, tid: int, node: Node, new: Entry) -> Node:
         """A further name for a file; the bytes stay. Raises OSError as linkat(2), or Refused."""
         caller = self._judge.who(tid)
         session = self._judge.session_of(caller)
         path = self._path(new)
         if session is not None and self._judge.is_policy(node):
             self._judge.refuse(caller, session, Reason.POLICY, "link", path)
-        self._authorize_new(caller, session, new, "link")
+        await self._authorize_new(caller, session, new, "link")
         inodes = self._desk.inodes
         before = backing.stamp(inodes.descriptor(node))
         dir_fd = inodes.descriptor(new[0])
@@ -120,9 +120,9 @@ class NameGuard:
             session.name(path, linked.file)
         return linked
 
-    def authorize_mknod(self, tid: int, new: Entry, mode: int, rdev: int, owner: Owner) -> Node:
+    async def authorize_mknod(self, tid: int, new: Entry, mode: int, rdev: int, owner: Owner) -> Node:
         """A special file, or an empty regular one, which its session knows. Raises OSError or Refused."""
-        session, dir_fd = self._making(tid, new, "mknod")
+        session, dir_fd = await self._making(tid, new, "mknod")
         backing.mknod(dir_fd, new[1], mode, rdev)
         node = self._made(new, owner, mode)
         if session is not None and node.is_regular:
@@ -131,29 +131,29 @@ class NameGuard:
             session.put(Record(empty, stamp.ctime_ns, How.CREATE), self._path(new))
         return node
 
-    def authorize_mkdir(self, tid: int, new: Entry, mode: int, owner: Owner) -> Node:
+    async def authorize_mkdir(self, tid: int, new: Entry, mode: int, owner: Owner) -> Node:
         """A new directory. Raises OSError as mkdirat(2), or Refused at guardfs's own policy."""
-        _, dir_fd = self._making(tid, new, "mkdir")
+        _, dir_fd = await self._making(tid, new, "mkdir")
         backing.mkdir(dir_fd, new[1], mode)
         return self._made(new, owner, mode)
 
-    def authorize_symlink(self, tid: int, new: Entry, target: bytes, owner: Owner) -> Node:
+    async def authorize_symlink(self, tid: int, new: Entry, target: bytes, owner: Owner) -> Node:
         """A new symlink. Raises OSError as symlinkat(2), or Refused at guardfs's own policy."""
-        _, dir_fd = self._making(tid, new, "symlink")
+        _, dir_fd = await self._making(tid, new, "symlink")
         backing.symlink(dir_fd, new[1], target)
         return self._made(new, owner, None)
 
-    def _making(self, tid: int, new: Entry, operation: str) -> tuple[Session | None, int]:
+    async def _making(self, tid: int, new: Entry, operation: str) -> tuple[Session | None, int]:
         caller = self._judge.who(tid)
         session = self._judge.session_of(caller)
-        self._authorize_new(caller, session, new, operation)
+        await self._authorize_new(caller, session, new, operation)
         return session, self._desk.inodes.descriptor(new[0])
 
-    def _authorize_new(self, caller: Caller, session: Session | None, new: Entry, operation: str) -> None:
+    async def _authorize_new(self, caller: Caller, session: Session | None, new: Entry, operation: str) -> None:
         if session is None or self._stands(new):
             return  # The backing directory answers EEXIST: none of these replaces anything.
         if operation in ("link", "mknod"):
-            self._judge.free_name(caller, session, Intent.CREATE, operation, self._path(new))
+            await self._judge.free_name(caller, session, Intent.CREATE, operation, self._path(new))
         else:
             self._judge.policy_file(caller, session, operation, self._path(new))
 
@@ -210,12 +210,16 @@ class NameGuard:
         self, caller: Caller, session: Session | None, moved: Node, new: Entry, *, replaces: bool
     ) -> AsyncIterator[Node | None]:
         """What a rename is about to replace; None for a free name, or where it must not replace anything."""
-        stands = self._stands(new)
-        if not stands or not replaces:
+        for _ in range(_TRIES):
+            stands = self._stands(new)
+            if stands and replaces:
+                break
             if session is not None and not stands:
-                self._judge.free_name(caller, session, Intent.REPLACE, "rename onto", self._path(new))
-            yield None
-        elif self._find(new) is moved:
+                await self._judge.free_name(caller, session, Intent.REPLACE, "rename onto", self._path(new))
+            if not replaces or not self._stands(new):
+                yield None
+                return
+        if self._find(new) is moved:
             yield moved  # Two names of one file: rename(2) does nothing.
         else:
             async with self._judged_entry(caller, session, new, Intent.REPLACE, "rename onto") as node:

@@ -6,10 +6,13 @@ between, but for the two methods that take a digest.
 
 import time
 
+import trio
+
 from guardfs import backing
 from guardfs.core import policy
-from guardfs.core.fingerprint import by_stamp, is_racy
+from guardfs.core.fingerprint import Match, by_stamp, is_racy
 from guardfs.core.model import Fingerprint, How, Record, SessionId, Stamp
+from guardfs.core.policy import Profile
 from guardfs.guard.judge import Desk, Judge
 from guardfs.guard.sessions import Session
 from guardfs.handles import Grant, Handle
@@ -35,9 +38,21 @@ class Notes:
             return
         taken = time.time_ns()
         seen = await self._judge.fingerprint_of(fd)
+        record = session.find(node.file, path)
         if record and _is_external(record, seen):
             self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
+        self._settle(session, record, seen, path)
         session.put(policy.read_record(seen, taken, record), self._desk.inodes.named_path(node))
+
+    def _settle(self, session: Session, record: Record | None, seen: Fingerprint, path: bytes) -> None:
+        """Whether what was read counts at once, or has to settle first."""
+        settings, now_s = self._desk.rulebook.settings, trio.current_time()
+        if record is not None:
+            session.unsettle(record, seen, settings.match, now_s, settings.settle, path)
+        elif settings.profile is Profile.STRICT:
+            session.unsettle_first(seen, now_s, settings.settle)
+        else:
+            session.first_seen(seen, now_s)
 
     def written(self, session: Session, handle: Handle[Node], how: How = How.WRITE) -> None:
         """The session has changed the bytes: it knows them, and its other handles may go on."""
@@ -48,6 +63,7 @@ class Notes:
         if handle.grant is not Grant.GIVEN:
             return
         self.left(handle, after)
+        session.settle(node.file)
         earlier = session.get(node.file)
         kept = earlier.how if earlier is not None and earlier.how is How.CREATE else how
         record = policy.written_record(after, time.time_ns(), kept)
@@ -101,10 +117,14 @@ class Notes:
             return
         after = backing.stamp(self._desk.inodes.descriptor(node))
         by = self._by(caller)
-        sessions = self._desk.sessions
-        sessions.stamp_changed(before, after, by, times_set=times_set)
+
+        def is_forgiven(by_whom: SessionId | None) -> bool:
+            """Setting times is a save in everybody else's eyes under a strict match; the rest moves ctime alone."""
+            return by_whom == by or not times_set or self._desk.rulebook.rules.match is not Match.STRICT
+
+        self._desk.sessions.stamp_changed(before, after, is_forgiven)
         for handle in self._desk.handles.on(node):
-            if handle.left == before and sessions.forgives(by, handle.caller.session, times_set=times_set):
+            if handle.left == before and is_forgiven(handle.caller.session):
                 handle.left = after
 
     def removed(self, caller: Caller, session: Session | None, parent: Node, name: bytes, node: Node) -> None:
@@ -118,7 +138,7 @@ class Notes:
         if node.is_regular and backing.links(inodes.descriptor(node)) == 0:
             if session is not None:
                 session.drop(node.file)
-            self._desk.sessions.file_died(node.file)
+            self._desk.sessions.file_died(node.file, trio.current_time(), self._desk.rulebook.settings.settle)
         inodes.removed(parent, name, node)
 
     def moved(self, caller: Caller, session: Session | None, node: Node, old_path: bytes, new_path: bytes) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from guardfs.config import Settings
 from guardfs.core.model import ProcId, SessionId
 from guardfs.guard.announcer import Announcer
 from guardfs.guard.sessions import Session, Sessions
@@ -28,9 +27,9 @@ class Registry:
     """Keeps the living sessions, the census and the stored rows in step."""
 
     def __init__(
-        self, settings: Settings, sessions: Sessions, census: Census, store: Store, announcer: Announcer
+        self, max_records: int, sessions: Sessions, census: Census, store: Store, announcer: Announcer
     ) -> None:
-        self._settings = settings
+        self._max_records = max_records
         self._sessions = sessions
         self._census = census
         self._store = store
@@ -84,6 +83,12 @@ class Registry:
                 continue
             self.end(row.id)
 
+    def limit(self, max_records: int) -> None:
+        """Set how many records each session may have from now on."""
+        self._max_records = max_records
+        for session in self._sessions:
+            session.max_records = max_records
+
     def end(self, session: SessionId) -> SessionRow:
         """End a session: its processes are nobody's from now on. Raises KeyError."""
         row = self._sessions.remove(session).row
@@ -93,14 +98,14 @@ class Registry:
 
     def _add(self, session: SessionId, kind: SessionKind, root: ProcId, label: str, cgroup: str | None) -> Session:
         row = SessionRow(session, kind, label, root, self._boot, cgroup, time.time_ns())
-        made = Session(row, self._store, self._settings.max_records, self._evicted)
+        made = Session(row, self._store, self._max_records, self._evicted)
         made.save()
         self._sessions.add(made)
         self._announcer.tell(EventKind.BEGAN, session, detail=f"{label} (pid {root.pid})")
         return made
 
     def _revived(self, row: SessionRow) -> Session:
-        session = Session(row, self._store, self._settings.max_records, self._evicted)
+        session = Session(row, self._store, self._max_records, self._evicted)
         session.restore()
         self._sessions.add(session)
         self._announcer.tell(EventKind.BEGAN, row.id, detail=f"taken up again with {len(session)} records")
@@ -113,9 +118,7 @@ class Registry:
 
     def _evicted(self, session: Session) -> None:
         if session.evicted == 1:
-            self._announcer.tell(
-                EventKind.EVICTED, session.id, detail=f"max_records = {self._settings.max_records} is reached"
-            )
+            self._announcer.tell(EventKind.EVICTED, session.id, detail=f"max_records = {self._max_records} is reached")
 
 
 def tally(row: SessionRow) -> str:

@@ -10,7 +10,9 @@ import msgspec
 
 from guardfs.core import policy
 from guardfs.core.fingerprint import Match
-from guardfs.core.model import FileId, How, Record, SessionId, Stamp
+from guardfs.core.model import FileId, Fingerprint, How, Record, SessionId, Stamp
+from guardfs.core.policy import Target
+from guardfs.guard.settling import Settling
 from guardfs.state import schema
 from guardfs.state.schema import KnownName, SessionRow
 from guardfs.state.store import Store
@@ -25,18 +27,21 @@ class Session:
     Invariants: ``_read`` and ``_own`` are disjoint and each ordered by last use, oldest first. A path in
     ``_names`` is one at which the session knew a file and from which it has not itself taken it away.
     ``_buried`` holds the records of files that died under such a path, since their inode number may be
-    another file's by now.
+    another file's by now. ``_freed`` holds the paths at which the session deleted what it had not seen, until
+    it knows a file there.
     """
 
     def __init__(self, row: SessionRow, store: Store, max_records: int, on_evict: Callable[["Session"], None]) -> None:
         self.row = row
         self._store = store
-        self._max_records = max_records
+        self.max_records = max_records
         self._on_evict = on_evict
         self._read: OrderedDict[FileId, Record] = OrderedDict()
         self._own: OrderedDict[FileId, Record] = OrderedDict()
         self._names: OrderedDict[bytes, FileId] = OrderedDict()
         self._buried: dict[bytes, Record] = {}
+        self._freed: OrderedDict[bytes, None] = OrderedDict()
+        self._settling = Settling()
         self.evicted = 0
 
     @property
@@ -66,9 +71,51 @@ class Session:
             return None
         return self._buried.get(path) or self.get(file)
 
-    def knows_name(self, path: bytes) -> bool:
-        """Whether the session knew a file at this path."""
-        return path in self._names
+    def judged_by(self, file: FileId, path: bytes, now_s: float, settle_s: float) -> tuple[Record | None, bool]:
+        """The record that a write is judged by, and whether that is an older one until the newest has settled."""
+        record = self.find(file, path)
+        unsettled = self._settling.get(record.file, now_s, settle_s) if record is not None else None
+        return (record, False) if unsettled is None else (unsettled.older, True)
+
+    def at_free_name(self, path: bytes) -> Target:
+        """What a name is to the session at which nothing stands now."""
+        if path in self._freed:
+            return Target.FREED
+        return Target.GONE if path in self._names else Target.ABSENT
+
+    def free(self, path: bytes) -> None:
+        """The session deletes what it has not seen at a path."""
+        self._freed[path] = None
+        while len(self._freed) > self.max_records:
+            self._freed.popitem(last=False)
+
+    def unsettle(
+        self, record: Record, seen: Fingerprint, match: Match, now_s: float, settle_s: float, path: bytes
+    ) -> None:
+        """A read has given ``seen`` to a session that had ``record``: it settles if the bytes are others."""
+        if policy.is_other_state(record, seen, match):
+            older, _ = self.judged_by(seen.stamp.file, path, now_s, settle_s)
+            self._settling.begin(seen, older, now_s, settle_s)
+            return
+        self._settling.note(seen, now_s)
+        if record.file != seen.stamp.file:
+            self._settling.carry(record.file, seen.stamp.file)
+
+    def unsettle_first(self, seen: Fingerprint, now_s: float, settle_s: float) -> None:
+        """A file was read for the first time, where that has to settle as well."""
+        self._settling.begin(seen, None, now_s, settle_s)
+
+    def first_seen(self, seen: Fingerprint, now_s: float) -> None:
+        """A file was read for the first time, and counts at once."""
+        self._settling.note(seen, now_s)
+
+    def settle(self, file: FileId) -> None:
+        """The session has written a file's bytes itself."""
+        self._settling.settle(file)
+
+    def begin_turn(self) -> None:
+        """All that was read so far has been seen."""
+        self._settling.settle_all()
 
     def put(self, record: Record, path: bytes | None = None) -> None:
         """Remember a record as the most recent one, and the path at which its file was just seen."""
@@ -92,15 +139,19 @@ class Session:
 
     def drop(self, file: FileId) -> None:
         """Forget a file."""
+        self._settling.settle(file)
         if self._read.pop(file, None) or self._own.pop(file, None):
             self._store.delete("records", schema.record_key(self.id, file))
 
-    def bury(self, file: FileId) -> None:
+    def bury(self, file: FileId, now_s: float, settle_s: float) -> None:
         """A file has died: what is known of it goes with its name, never with its number's next file."""
         record = self.get(file)
+        unsettled = self._settling.get(file, now_s, settle_s)
+        self.drop(file)
+        if unsettled is not None:
+            record = unsettled.older
         if record is None:
             return
-        self.drop(file)
         if self._names.get(record.path) == file:
             self._buried[record.path] = record
             return
@@ -110,6 +161,7 @@ class Session:
     def name(self, path: bytes, file: FileId) -> None:
         """Remember that this file is known at a path."""
         self._buried.pop(path, None)
+        self._freed.pop(path, None)
         if self._names.get(path) != file:
             self._names[path] = file
             value = msgspec.msgpack.encode(KnownName(path, file))
@@ -137,6 +189,7 @@ class Session:
             self.update(msgspec.structs.replace(record, path=new_path))
         if own_act:
             self.unname(path)
+            self._freed.pop(new_path, None)
             if record is not None:
                 self.name(new_path, file)
 
@@ -215,22 +268,21 @@ class Session:
 
     def _evict(self) -> None:
         """The least recently used record goes first, what the session wrote last of all, its name with it."""
-        while len(self) > self._max_records:
+        while len(self) > self.max_records:
             file, record = next(iter((self._read or self._own).items()))
             self.drop(file)
             if self._names.get(record.path) == file:
                 self.unname(record.path)
             self.evicted += 1
             self._on_evict(self)
-        while len(self._names) > self._max_records * _NAMES_PER_RECORD:
+        while len(self._names) > self.max_records * _NAMES_PER_RECORD:
             self.unname(next(iter(self._names)))
 
 
 class Sessions:
     """The living sessions."""
 
-    def __init__(self, match: Match) -> None:
-        self._match = match
+    def __init__(self) -> None:
         self._living: dict[SessionId, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
@@ -260,20 +312,13 @@ class Sessions:
             if session.id != by:
                 session.distrust(file)
 
-    def forgives(self, by: SessionId | None, session: SessionId | None, *, times_set: bool) -> bool:
-        """Whether a change of stamp by somebody is none for a session: its own, or one that the match forgives.
-
-        Setting times is a save in everybody else's eyes under a strict match; the rest moves ctime alone.
-        """
-        return session == by or not times_set or self._match is not Match.STRICT
-
-    def stamp_changed(self, before: Stamp, after: Stamp, by: SessionId | None, *, times_set: bool) -> None:
-        """Mode, owner, names or times changed through the mount."""
+    def stamp_changed(self, before: Stamp, after: Stamp, forgiven: Callable[[SessionId], bool]) -> None:
+        """Mode, owner, names or times changed through the mount; ``forgiven`` by whom that is no change to."""
         for session in self._living.values():
-            if self.forgives(by, session.id, times_set=times_set):
+            if forgiven(session.id):
                 session.carry(before, after)
 
-    def file_died(self, file: FileId) -> None:
+    def file_died(self, file: FileId, now_s: float, settle_s: float) -> None:
         """The last name of a file is gone: its number may soon be another file's."""
         for session in self._living.values():
-            session.bury(file)
+            session.bury(file, now_s, settle_s)

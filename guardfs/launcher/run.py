@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 
 from guardfs.control import client
-from guardfs.control.protocol import Begin, End, Plan, SessionBegun, Stop
+from guardfs.control.protocol import Begin, End, Lead, Plan, SessionBegun, Stop
 from guardfs.errors import ExitCode, GuardfsError, say
 from guardfs.launcher.tree import CannotRun, DaemonDied, Tree, prepare
 from guardfs.procs import mounts, reading
@@ -73,10 +73,12 @@ def _command(plan: Plan, tree: Tree, session: SessionBegun, command: Sequence[st
     if early is not None:
         return early, False
     try:
-        tree.start(command, plan.mountpoint, environment, session.cgroup)
+        pid = tree.start(command, plan.mountpoint, environment, session.cgroup)
     except CannotRun as error:
         say(str(error))
         return error.code, False
+    with contextlib.suppress(OSError):  # It has ended already, and says nothing any more.
+        client.ask(plan.state, Lead(session.session, reading.process(pid)))
     return tree.wait(), True
 
 

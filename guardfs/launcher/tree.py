@@ -94,8 +94,8 @@ class Tree:
         came = self._ending & signal.sigpending()
         return ExitCode.SIGNALLED + min(came) if came else None
 
-    def start(self, command: Sequence[str], directory: str, environment: Mapping[str, str], cgroup: str) -> None:
-        """Start COMMAND in a directory, in the launcher's own process group.
+    def start(self, command: Sequence[str], directory: str, environment: Mapping[str, str], cgroup: str) -> int:
+        """Start COMMAND in a directory, in the launcher's own process group; its process id.
 
         Raises:
             CannotRun: with 126 or 127, as a shell would exit.
@@ -108,6 +108,7 @@ class Tree:
             raise CannotRun(f"{command[0]}: command not found", ExitCode.NOT_FOUND) from error
         except OSError as error:
             raise CannotRun(f"{command[0]}: cannot be run: {error.strerror}", ExitCode.CANNOT_EXECUTE) from error
+        return self._command.pid
 
     def _spawn(
         self, command: Sequence[str], directory: str, environment: Mapping[str, str], cgroup: str

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 import msgspec
 
-from guardfs.core.model import FileId, Fingerprint, ProcId, SessionId
+from guardfs.core.model import Author, FileId, Fingerprint, ProcId, SessionId
 
 VERSION = 1
 DATABASES = ("meta", "sessions", "records", "names", "events")
@@ -62,19 +62,12 @@ class EventKind(StrEnum):
     """What an event tells of."""
 
     DENIED = "denied"
+    OBSERVED = "would-deny"
     CHANGED = "external-change"
     BEGAN = "session-began"
     ENDED = "session-ended"
     EVICTED = "evicted"
-
-
-class Author(msgspec.Struct, frozen=True, gc=False):
-    """Who changed a file last, where guardfs saw it; ``session`` is None for an untracked process."""
-
-    pid: int
-    program: str
-    session: SessionId | None
-    when_ns: int
+    SETTINGS = "settings"
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +87,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     author: Author | None = None
     count: int = 1
     detail: str = ""
+    settling: bool = False
 
 
 def session_key(session: SessionId) -> bytes:

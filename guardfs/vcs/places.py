@@ -77,6 +77,18 @@ class Places:
         name, base = self._bare(path)
         return os.readlink(name, dir_fd=base)
 
+    def names(self, path: bytes) -> list[bytes]:
+        """The names in a directory whose path holds no links; none where it cannot be listed."""
+        name, base = self._bare(path)
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
+        except OSError:
+            return []
+        try:
+            return [os.fsencode(each) for each in os.listdir(fd)]
+        finally:
+            os.close(fd)
+
     def read(self, path: bytes, limit: int) -> tuple[bytes, os.stat_result]:
         """Bytes and attributes of a file whose path holds no links; what is no regular file counts as empty.
 

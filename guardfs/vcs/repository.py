@@ -89,6 +89,8 @@ class Repository:
         self.last_attributes: tuple[Attributes, ...] = ()
         self.macros: frozenset[bytes] = frozenset()
         self.settings: Settings | None = None
+        self.common: bytes | None = None
+        """Where its objects are."""
         try:
             self._load(previous)
         except (OSError, ValueError, BadIndex, UnsureAttributes):
@@ -104,6 +106,7 @@ class Repository:
         self.is_there = git_dir is not None
         if git_dir is None:
             return
+        self.common = git_dir.common
         self.settings = read_settings(self.watch, git_dir)
         if self._is_elsewhere(git_dir, self.settings):
             return

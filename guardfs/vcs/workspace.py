@@ -9,6 +9,7 @@ import threading
 
 from guardfs.vcs.directory import Directory
 from guardfs.vcs.index import SHA1_BYTES, new_hash
+from guardfs.vcs.objects import PackIndexes, has_object
 from guardfs.vcs.places import Places, Watch
 from guardfs.vcs.repository import Repository, find_top
 
@@ -109,6 +110,8 @@ class Vcs:
         """
         self._places = Places(root, mountpoint)
         self._loading = threading.Lock()
+        self._packs = PackIndexes(self._places)
+        self._asking = threading.Lock()
         self._state: _State | None = None
 
     def close(self) -> None:
@@ -166,6 +169,18 @@ class Vcs:
         inside = directory.inside + path.rpartition(b"/")[2]
         blob = index.blob(inside) if index is not None else None
         return blob if blob is not None and directory.is_verbatim(inside) else None
+
+    def objects_of(self, path: bytes) -> bytes | None:
+        """The repository's common directory for a path, for ``has_object``; None where there is none."""
+        if self._state is None or not path:
+            return None
+        repository = self._state.enter(_parent(path)).repository
+        return repository.common if repository else None
+
+    def has_object(self, common: bytes, oid: bytes) -> bool:
+        """Whether the repository at ``common`` has an object, by its hex id. Blocks; from any thread."""
+        with self._asking:
+            return has_object(self._places, self._packs, common, oid)
 
 
 def _parent(path: bytes) -> bytes:

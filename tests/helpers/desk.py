@@ -9,21 +9,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from guardfs import backing
 from guardfs.config import Settings
 from guardfs.core.model import ProcId
 from guardfs.fuse_ops import Operations
 from guardfs.guard import Guard
 from guardfs.guard.announcer import Announcer
+from guardfs.guard.gitview import GitView
 from guardfs.guard.judge import Desk
 from guardfs.guard.registry import Registry
+from guardfs.guard.rulebook import Rulebook
 from guardfs.guard.sessions import Session, Sessions
 from guardfs.handles import Handles
 from guardfs.inodes import Inodes
 from guardfs.procs.census import Caller, Census
 from guardfs.state.schema import SessionKind
 from guardfs.state.store import open_store
+from guardfs.vcs import Vcs
 
+GIT_EXE = (9, 9)
+"""The program that stands for git."""
 USER = SimpleNamespace(pid=1, uid=0, gid=0, umask=0o022)
 
 
@@ -59,20 +66,23 @@ class Room:
         self.dropped: list[int] = []
         self.store = open_store(store_dir, lambda aside, reason: None)
         self.root_fd = backing.open_root(str(top))
+        announcer = Announcer(self.store, self.log)
+        self.rulebook = Rulebook(self.root_fd, str(top), msgspec.to_builtins(settings), announcer.tell_settings)
+        self.rulebook.programs = (frozenset({GIT_EXE}), frozenset({GIT_EXE}))
+        self.vcs = Vcs(str(top), str(top))
         self.inodes = Inodes(self.root_fd)
         self.census = GivenCensus()
-        self.sessions = Sessions(settings.match)
-        announcer = Announcer(self.store, self.log)
-        self.registry = Registry(settings, self.sessions, self.census, self.store, announcer)
+        self.sessions = Sessions()
+        self.registry = Registry(settings.max_records, self.sessions, self.census, self.store, announcer)
         self.desk = Desk(
-            settings=settings,
+            rulebook=self.rulebook,
+            git=GitView(self.vcs),
             inodes=self.inodes,
             handles=Handles(),
             census=self.census,
             sessions=self.sessions,
             announcer=announcer,
             registry=self.registry,
-            ignored_readers=frozenset({(9, 9)}),
             drop_pages=self.dropped.append,
             log=self.log,
         )
@@ -100,6 +110,7 @@ class Room:
 
     def close(self) -> None:
         self.inodes.close()
+        self.vcs.close()
         self.store.close()
         backing.close(self.root_fd)
 

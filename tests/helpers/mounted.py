@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from guardfs.control import client
-from guardfs.control.protocol import Flush, MountState, Running, Status, Stop, Track
+from guardfs.control.protocol import Flush, MountState, Running, Status, Stop, Track, Turn
 from guardfs.procs import mounts, reading
 from guardfs.state.schema import Event
 from guardfs.state.store import read_events
@@ -47,6 +47,8 @@ class Mount:
         self.point = point or self.workspace
         self.options = options
         self.expected_warnings: set[str] = set()
+        self.shells: dict[str, Shell] = {}
+        """Those that a fixture has given names to."""
         self._shells: list[Shell] = []
         self._backing = os.open(self.workspace, os.O_PATH | os.O_DIRECTORY)
         if not (self.workspace / "f").exists():
@@ -76,6 +78,10 @@ class Mount:
         shell = Shell(self.point, self.base)
         self._shells.append(shell)
         return shell
+
+    def turn(self) -> None:
+        """What all sessions have read so far counts from now on, as if time had passed."""
+        client.ask(self.state, Turn())
 
     def status(self) -> MountState:
         state = client.ask(self.state, Status(records=True)).state

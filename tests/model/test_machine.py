@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.fixture
 def roads(make_mount: MakeMount, match: str) -> Iterator[Roads]:
-    roads = Roads(make_mount("--match", match), match)
+    roads = Roads(make_mount("--match", match, "--settle", "0"), match)
     yield roads
     roads.end()
 

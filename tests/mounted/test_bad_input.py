@@ -151,13 +151,17 @@ SETTINGS = {
     "syntax": ("match = = 1\n", "not valid TOML", "line 1"),
     "not text": ("match = '\udcff'\n", "not valid TOML", "remove it"),
     "unknown key": ('mach = "strict"\n', "'mach' is not known", "did you mean 'match'?"),
-    "unknown key far from all": ("zzz = 1\n", "'zzz' is not known", "known: match, append"),
+    "unknown key far from all": ("zzz = 1\n", "'zzz' is not known", "known: profile, match, append"),
     "unknown key in a table": ("[reads]\nignor = []\n", "'reads.ignor' is not known", "did you mean 'reads.ignore'?"),
     "wrong type": ('hash_limit = "64M"\n', "'hash_limit': expected a whole number, got a string", ""),
     "wrong type in a list": ("exempt = [1]\n", "'exempt[0]': expected a string", ""),
     "wrong value": ('match = "exact"\n', "'match'", "'exact'; one of strict, identity, content"),
     "wrong errno": ('errno = "ENOSYS"\n', "'errno'", "one of EIO, EACCES"),
     "out of range": ("max_records = 0\n", "'max_records': expected a whole number >= 1", ""),
+    "a table's key outside it": ("ignore = []\n", "'ignore' is not known", "did you mean 'reads.ignore'?"),
+    "a pattern that names nothing": ('exempt = ["/"]\n', "'exempt': pattern '/' names nothing", ""),
+    "a wrong value in a table": ('[reads]\ncredit = "line"\n', "'reads.credit'", "one of open, bytes"),
+    "a negative time": ("settle = -1\n", "'settle': expected a number >= 0", ""),
 }
 
 
