@@ -186,7 +186,7 @@ def why(
     view(path, as_json=as_json)
 
 
-@app.command(help="Say that a new turn begins: what a session has read so far counts for its writes at once.")
+@app.command(help="Begin a new turn: what was read so far counts at once.")
 def turn(path: PathArgument = ".") -> None:
     """``guardfs turn``."""
     from guardfs.cli.actions import turn as act

@@ -97,7 +97,7 @@ def roads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     base = tmp_path_factory.mktemp("regressions")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GUARDFS_STATE", str(base / "state"))
-        mount = Mount(base, "--match", request.param)
+        mount = Mount(base, "--match", request.param, "--settle", "0")
         roads = Roads(mount, request.param)
         yield roads
         roads.end()

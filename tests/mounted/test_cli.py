@@ -41,7 +41,7 @@ def test_version_and_help() -> None:
     overview = shown()
     assert overview == shown("--help")
     commands = [line.split()[0] for line in overview.partition("Commands:\n")[2].splitlines()]
-    assert commands == ["run", "mount", "track", "unmount", "status", "log", "why"]
+    assert commands == ["run", "mount", "track", "unmount", "status", "log", "why", "turn", "config"]
     assert "..." not in overview.partition("Commands:\n")[2]
     for command in commands:
         assert widest(shown(command, "--help")) <= WIDTH
@@ -142,7 +142,7 @@ def test_log_and_why(mount: Mount) -> None:
 
     explained = shown("why", mount.point / "f")
     assert widest(explained) <= WIDTH
-    assert f"by bash (pid {user.pid}, untracked)" in explained
+    assert f"bash (pid {user.pid}, untracked) at 20" in explained
     assert f"size {modified['then']['size']} -> {modified['now']['size']}" in explained
     assert "  next" in explained
     assert objects("why", "--json", mount.point / "f") == [unread, modified]

@@ -87,6 +87,7 @@ def test_the_same_bytes_under_a_used_number(make_mount: MakeMount, match: str) -
     agent.run("cat f")
     user.run("echo v2 > t; mv t f")
     agent.run("cat f")
+    mount.turn()
     user.run("cp f t; mv t f")
     assert agent.run("echo z > f").refused == (match == "strict")
 
