@@ -1,5 +1,6 @@
 """Fixtures of all mounted tests. A mount that cannot be made fails its test."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,10 @@ import pytest
 from tests.helpers.mounted import Mount
 
 MakeMount = Callable[..., Mount]
+
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)  # Under nohup or a shell's "&" our children would be deaf too.
 
 
 @pytest.fixture
