@@ -306,6 +306,12 @@ def digest(fd: int, length: int) -> bytes:
     return sha.digest()
 
 
+def bytes_of(fd: int, seen: Fingerprint) -> bytes | None:
+    """The bytes of a small file whose fingerprint was just taken, if they are still those."""
+    data = os.pread(fd, seen.stamp.size, 0)
+    return data if hashlib.sha256(data).digest() == seen.digest else None
+
+
 def fingerprint(fd: int, limit: int) -> Fingerprint:
     """Take the fingerprint of a descriptor open for reading; no digest above ``limit`` bytes.
 

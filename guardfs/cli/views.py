@@ -14,13 +14,14 @@ from rich.text import Text
 
 from guardfs.control import client
 from guardfs.control.protocol import Flush, MountState, SessionState, Status
+from guardfs.core.diffing import difference
 from guardfs.core.model import Fingerprint
 from guardfs.core.verdict import Reason, wording
 from guardfs.core.wording import changed_by, escape, stamp_difference, when
 from guardfs.errors import ExitCode, GuardfsError
 from guardfs.procs import mounts
 from guardfs.state.schema import Event, EventKind
-from guardfs.state.store import read_events
+from guardfs.state.store import read_content, read_events
 
 _POLL_S = 0.2
 """Seconds between looks at the store under ``-f``."""
@@ -135,13 +136,25 @@ def why(path: str, *, as_json: bool) -> None:
     denials = [e for e in _events(state, follow=False) if e.kind in _REFUSALS and e.path == wanted][-_LAST:]
     if as_json:
         for event in denials:
-            print(msgspec.json.encode(as_dict(event)).decode())
+            changed = _changed(state, event)
+            fields = as_dict(event) | ({"diff": "\n".join(changed)} if changed else {})
+            print(msgspec.json.encode(fields).decode())
         return
     console = _console()
     if not denials:
         console.print(Text(f"{escape(wanted)}: nothing has been refused"), soft_wrap=True)
     for event in denials:
         _explain(console, event)
+        for line in _changed(state, event):
+            console.print(Text(f"    {line}"), soft_wrap=True)
+
+
+def _changed(state: Path, event: Event) -> list[str]:
+    """The unified diff between what a session knew and what stood there, where the bytes of both are still kept."""
+    if not (event.then and event.now and event.then.digest and event.now.digest):
+        return []
+    then, now = (read_content(state / "store", each.digest or b"") for each in (event.then, event.now))
+    return difference(then, now) or [] if then is not None and now is not None else []
 
 
 def _explain(console: Console, event: Event) -> None:

@@ -26,6 +26,7 @@ from guardfs.daemon.upkeep import Upkeep
 from guardfs.fuse_ops import Operations
 from guardfs.guard import Guard
 from guardfs.guard.announcer import Announcer
+from guardfs.guard.contents import Contents
 from guardfs.guard.gitview import GitView
 from guardfs.guard.judge import Desk
 from guardfs.guard.registry import EVERYTHING, Registry
@@ -114,6 +115,7 @@ class Daemon:
             census=self._census,
             sessions=self._sessions,
             announcer=announcer,
+            contents=Contents(store),
             registry=self._registry,
             drop_pages=self._upkeep.drop_pages,
             log=log,

@@ -327,7 +327,8 @@ class FileGuard:
         else:
             self._withdraw(handle)
             reason = policy.refusal(finding.target) or Reason.MODIFIED
-            self._judge.refuse(handle.caller, session, reason, operation, path, finding)
+            shown = self._judge.shown(node, path, finding)
+            self._judge.refuse(handle.caller, session, reason, operation, path, shown)
             handle.grant = Grant.UNCHECKED  # Only observed.
 
     def _withdraw(self, handle: Handle[Node]) -> None:

@@ -19,6 +19,7 @@ from guardfs.core.policy import NO_GIT, Git, Profile, Target, Tier
 from guardfs.core.tiers import POLICY_FILE, tier_of
 from guardfs.core.verdict import Deny, Reason
 from guardfs.guard.announcer import Announcer, Denial
+from guardfs.guard.contents import Contents
 from guardfs.guard.gitview import GitView
 from guardfs.guard.registry import Registry
 from guardfs.guard.rulebook import Rulebook
@@ -57,6 +58,7 @@ class Desk:
     census: Census
     sessions: Sessions
     announcer: Announcer
+    contents: Contents
     registry: Registry
     drop_pages: Callable[[int], None]
     log: Any
@@ -162,7 +164,7 @@ class Judge:
         finding, (tier, git) = await self._weigh(caller, session, node, where, intent)
         verdict = policy.decide(intent, finding.target, tier, self._desk.rulebook.rules, git)
         if isinstance(verdict, Deny):
-            self.refuse(caller, session, verdict.reason, operation, where, finding)
+            self.refuse(caller, session, verdict.reason, operation, where, self.shown(node, where, finding))
         elif policy.frees(intent, finding.target, tier):
             session.free(where)
         return finding
@@ -313,6 +315,33 @@ class Judge:
         finally:
             if close:
                 backing.close(fd)
+
+    def keep_bytes(self, path: bytes, fd: int, seen: Fingerprint) -> None:
+        """Keep the bytes of a small file that a session knows now, unless they are nobody's or somebody's secret."""
+        if seen.digest is None or seen.stamp.size > backing.INLINE_HASH_LIMIT or self._desk.contents.has(seen.digest):
+            return
+        if self.tier(path) is Tier.EXEMPT or self._desk.rulebook.protect.hold(path):
+            return
+        data = backing.bytes_of(fd, seen)
+        if data is not None:
+            self._desk.contents.keep(seen.digest, data)
+
+    def shown(self, node: Node, path: bytes, finding: Finding) -> Finding:
+        """A finding of other bytes with the present ones of a small file in it, and kept for ``guardfs why``."""
+        if finding.target is not Target.MODIFIED or finding.stamp.size > backing.INLINE_HASH_LIMIT:
+            return finding
+        try:
+            fd = backing.open_to_judge(self._desk.inodes.descriptor(node))
+        except OSError:
+            return finding  # It is told without them.
+        try:
+            seen = finding.seen or backing.fingerprint(fd, backing.INLINE_HASH_LIMIT)
+            if seen.stamp != finding.stamp:
+                return finding
+            self.keep_bytes(path, fd, seen)
+            return replace(finding, seen=seen)
+        finally:
+            backing.close(fd)
 
     def _say_unknown(self) -> None:
         if not self._unknown_seen:

@@ -38,6 +38,7 @@ class Notes:
             return
         taken = time.time_ns()
         seen = await self._judge.fingerprint_of(fd)
+        self._judge.keep_bytes(path, fd, seen)
         record = session.find(node.file, path)
         if record and _is_external(record, seen):
             self._desk.announcer.tell(EventKind.CHANGED, session.id, path, then=record.fingerprint, now=seen)
@@ -90,9 +91,13 @@ class Notes:
             fd = backing.open_to_judge(handle.fd)
         except PermissionError:
             return  # Its mode keeps even its owner from reading it: its stamp has to do.
-        seen = await self._judge.fingerprint_of(fd, close=True)
-        if session.get(handle.node.file) is record and seen.stamp == record.fingerprint.stamp:
-            session.put(policy.closed_record(record, seen, taken))
+        try:
+            seen = await self._judge.fingerprint_of(fd)
+            if session.get(handle.node.file) is record and seen.stamp == record.fingerprint.stamp:
+                session.put(policy.closed_record(record, seen, taken))
+                self._judge.keep_bytes(self._desk.inodes.path(handle.node), fd, seen)
+        finally:
+            backing.close(fd)
 
     def freely_written(self, handle: Handle[Node]) -> None:
         """An untracked handle has changed the bytes."""

@@ -8,6 +8,7 @@ sessions   session id, UTF-8                            ``SessionRow``
 records    session id, NUL, device and inode as u64     ``Record``
 names      session id, NUL, start of the path's SHA-256 ``KnownName``: the file known at a path
 events     sequence number as u64                       ``Event``
+contents   SHA-256 of the value                         the bytes of a small text file, see ``guard.contents``
 ========== ============================================ =============================================
 
 Numbers in keys are big-endian, so that keys sort as the numbers do. Values are MessagePack. A store of
@@ -23,7 +24,7 @@ import msgspec
 from guardfs.core.model import Author, FileId, Fingerprint, ProcId, SessionId
 
 VERSION = 1
-DATABASES = ("meta", "sessions", "records", "names", "events")
+DATABASES = ("meta", "sessions", "records", "names", "events", "contents")
 
 
 class SessionKind(StrEnum):

@@ -106,6 +106,10 @@ class Store:
         for _, value in self._all("events"):
             yield msgspec.msgpack.decode(value, type=Event)
 
+    def content_sizes(self) -> list[tuple[bytes, int]]:
+        """The digests of the bytes that are kept, and how many bytes each has."""
+        return [(digest, len(data)) for digest, data in self._all("contents")]
+
     def last_seq(self) -> int:
         """The sequence number of the newest event, 0 where there is none."""
         with self._env.begin() as txn, txn.cursor(db=self._databases["events"]) as cursor:
@@ -171,6 +175,22 @@ def read_events(directory: Path, *, after: int = 0) -> Iterator[Event]:
                     yield msgspec.msgpack.decode(value, type=Event)
     except lmdb.NotFoundError:
         return  # Begun and never written.
+    finally:
+        env.close()
+
+
+def read_content(directory: Path, digest: bytes) -> bytes | None:
+    """The kept bytes of this SHA-256 in a store that another process may have open; None where there are none."""
+    if not (directory / "data.mdb").exists():
+        return None
+    env = lmdb.open(str(directory), readonly=True, max_dbs=len(schema.DATABASES))
+    try:
+        contents = env.open_db(b"contents", create=False)
+        with env.begin() as txn:
+            found: bytes | None = txn.get(digest, db=contents)
+            return found
+    except lmdb.NotFoundError:
+        return None  # Begun by an earlier guardfs, or never written.
     finally:
         env.close()
 

@@ -17,6 +17,7 @@ from guardfs.core.model import ProcId
 from guardfs.fuse_ops import Operations
 from guardfs.guard import Guard
 from guardfs.guard.announcer import Announcer
+from guardfs.guard.contents import Contents
 from guardfs.guard.gitview import GitView
 from guardfs.guard.judge import Desk
 from guardfs.guard.registry import Registry
@@ -82,6 +83,7 @@ class Room:
             census=self.census,
             sessions=self.sessions,
             announcer=announcer,
+            contents=Contents(self.store),
             registry=self.registry,
             drop_pages=self.dropped.append,
             log=self.log,

@@ -145,8 +145,28 @@ def test_log_and_why(mount: Mount) -> None:
     assert f"bash (pid {user.pid}, untracked) at 20" in explained
     assert f"size {modified['then']['size']} -> {modified['now']['size']}" in explained
     assert "  next" in explained
-    assert objects("why", "--json", mount.point / "f") == [unread, modified]
+    told = objects("why", "--json", mount.point / "f")
+    assert "+" in told[1].pop("diff")
+    assert told == [unread, modified]
     assert shown("why", mount.point / "other") == "other: nothing has been refused\n"
+
+
+def test_why_shows_what_changed(mount: Mount) -> None:
+    agent, user = mount.agent(), mount.user()
+    agent.run("cat f; echo SECRET=1 > .env; cat .env; printf 'a\\0' > bin")
+    user.run("sed -i s/two/mine/ f; echo SECRET=2 > .env; printf 'b\\0' > bin")
+    for name in ("f", ".env", "bin"):
+        assert agent.run(f"echo x > {name}").refused
+    assert "    -two\n    +mine\n" in shown("why", mount.point / "f")
+    assert objects("why", "--json", mount.point / "f")[0]["diff"].splitlines()[-3:] == ["-two", "+mine", " three"]
+    for name in (".env", "bin"):
+        assert "diff" not in objects("why", "--json", mount.point / name)[0]
+    agent.run("cat f")
+    mount.turn()
+    agent.run("echo own > f")
+    user.run("echo mine >> f")
+    assert agent.run("echo x > f").refused
+    assert "    +mine\n" in shown("why", mount.point / "f").split("modified")[-1], "what it wrote is kept too"
 
 
 def test_why_by_any_spelling(mount: Mount) -> None:
