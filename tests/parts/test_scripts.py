@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REAL_TOOLS = "bash cat chmod cp dirname env flock grep ln mkdir readlink rm tail touch".split()
-DEBIAN_PROGRAMS = "fusermount3 gcc pkg-config git sqlite3 getfattr setfacl".split()
+DEBIAN_PROGRAMS = "fusermount3 gcc pkg-config git make node npm patch rsync sqlite3 getfattr setfacl".split()
 NOBODY = 65534
 
 # One program under many names. It notes each call; a file fail-WHAT beside it makes WHAT fail with its text.
