@@ -18,6 +18,7 @@ AT_FDCWD = -100
 
 libc = ctypes.CDLL(None, use_errno=True)
 handles: dict[str, int] = {}
+"""By name; one that could not be opened is a bad descriptor."""
 
 
 def opened(path: str, mode: str) -> int:
@@ -54,15 +55,15 @@ def hread(name: str) -> bytes:
 
 
 def hwrite(name: str, data: bytes) -> None:
-    os.pwrite(handles[name], data, 0)  # Appends where the descriptor does.
+    os.pwrite(handles.get(name, -1), data, 0)  # Appends where the descriptor does.
 
 
 def hcut(name: str, size: int) -> None:
-    os.ftruncate(handles[name], size)
+    os.ftruncate(handles.get(name, -1), size)
 
 
 def close(name: str) -> None:
-    os.close(handles.pop(name))
+    os.close(handles.pop(name, -1))
 
 
 def rename(old: str, new: str, flag: str) -> None:
