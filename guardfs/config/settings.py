@@ -93,6 +93,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["untracked", "tracked"],
         about("who a caller is that the daemon cannot see, as from another pid namespace; takes a new mount"),
     ] = "untracked"
+    loop: Annotated[
+        Literal["quick", "stock"],
+        about("how requests are taken from the kernel; 'stock' is pyfuse3's own way; takes a new mount"),
+    ] = "quick"
     hash_limit: Annotated[
         int,
         about("bytes; larger files are known by their stat fields alone, and every difference is a change", at_least=0),

@@ -91,6 +91,7 @@ class Daemon:
         self._rulebook = Rulebook(root_fd, plan.workspace, plan.flags, announcer.tell_settings)
         self._rulebook.programs = self._rulebook.find()
         settings = self._rulebook.settings
+        self._loop = settings.loop
         self._tracks_unknown = settings.unknown_caller == "tracked" and not plan.track_all
         vcs = Vcs(f"/proc/self/fd/{root_fd}", plan.mountpoint)
         stack.callback(vcs.close)
@@ -166,7 +167,9 @@ class Daemon:
             self._stopping.set()
 
     async def _serve_kernel(self, scope: trio.CancelScope) -> None:
-        await fuse_loop.serve()
+        if not fuse_loop.can_be_quick():
+            self._log.info("stock loop", reason="this pyfuse3 has nothing that the quick loop could stand in for")
+        await fuse_loop.serve(self._loop)
         scope.cancel()  # Unmounted, by us or by anybody else.
 
     async def _stop_when_told(self, scope: trio.CancelScope) -> None:

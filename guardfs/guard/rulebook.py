@@ -17,7 +17,7 @@ from guardfs.procs.reading import ExeId
 
 _SAVING_NS = 200_000_000
 """How long an empty settings file may be one that somebody is about to write, in ns."""
-_AT_MOUNT = ("unknown_caller",)
+_AT_MOUNT = ("unknown_caller", "loop")
 """What a running mount cannot change any more."""
 
 Programs = tuple[frozenset[ExeId], frozenset[ExeId]]
