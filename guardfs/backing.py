@@ -41,14 +41,18 @@ def _link(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
+_devices: dict[int, int] = {}
+"""One number object for each device, since every known file has one."""
+
+
 def file_id(st: os.stat_result) -> FileId:
     """Which inode a stat result is of."""
-    return FileId(st.st_dev, st.st_ino)
+    return FileId(_devices.setdefault(st.st_dev, st.st_dev), st.st_ino)
 
 
 def stamp_of(st: os.stat_result) -> Stamp:
     """The part of a stat result that says whether content may have changed."""
-    return Stamp(FileId(st.st_dev, st.st_ino), st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+    return Stamp(file_id(st), st.st_size, st.st_mtime_ns, st.st_ctime_ns)
 
 
 def stat(fd: int) -> os.stat_result:

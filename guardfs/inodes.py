@@ -12,6 +12,7 @@ import math
 import os
 import stat
 from collections import OrderedDict
+from itertools import islice
 
 from guardfs import backing
 from guardfs.core.model import FileId
@@ -26,6 +27,9 @@ _FEWEST_PINS = 16
 """What one request needs, and some more, however few descriptors a process may have."""
 _GIVEN_LIMIT = 1 << 16
 """Numbers of our own that are remembered after their file was forgotten, so that st_ino stays the same."""
+
+NODE_LIMIT = 1 << 15
+"""Nodes that are kept for the kernel's convenience; what more there are it is asked to forget."""
 
 _DEEPEST = 4096
 """Names in a path before it counts as a loop."""
@@ -208,6 +212,20 @@ class Inodes:
         self._name(node, new_parent, new_name)
         if (parent, name) != (new_parent, new_name):
             self._unname(node, parent, name)
+
+    def surplus(self, limit: int = NODE_LIMIT) -> list[tuple[int, bytes]]:
+        """Parent's number and name of files that only the kernel's cache holds, where nodes are more than a limit.
+
+        The oldest, each of which counts as the newest then. No directory: the kernel would take it for deleted under
+        a process that stands in it.
+        """
+        found = []
+        for number in list(islice(self._by_number, max(0, len(self) - limit))):
+            node = self._by_number[number] = self._by_number.pop(number)
+            if node.names and not (node.is_directory or node.descriptors):
+                parent, name = next(reversed(node.names))
+                found.append((parent.number, name))
+        return found
 
     def hold(self, node: Node, fd: int) -> None:
         """An open handle's descriptor keeps the node."""

@@ -101,9 +101,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         about("bytes; larger files are known by their stat fields alone, and every difference is a change", at_least=0),
     ] = 64 << 20
-    max_records: Annotated[int, about("records per session; the least recently read goes first", at_least=1)] = (
-        1_000_000
-    )
+    max_records: Annotated[int, about("records per session; the least recently read goes first", at_least=1)] = 200_000
     exempt: Annotated[
         tuple[str, ...],
         about("what nothing is refused in: 'name/' a directory anywhere, '*.ext' a name anywhere, 'a/b' from the top"),

@@ -147,6 +147,7 @@ class MountState(msgspec.Struct, frozen=True):
     log: str
     match: str
     open_files: int
+    nodes: int
     sessions: tuple[SessionState, ...]
 
 

@@ -129,6 +129,7 @@ class Answers:
             log=escape(os.fsencode(self._state / "log")),
             match=self._desk.rulebook.settings.match.value,
             open_files=len(self._desk.handles),
+            nodes=len(self._desk.inodes),
             sessions=tuple(states),
         )
 

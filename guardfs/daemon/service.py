@@ -148,7 +148,7 @@ class Daemon:
         async with trio.open_nursery() as helpers:
             helpers.start_soon(self._watch_signals)
             helpers.start_soon(server.serve, line)
-            self._upkeep.start(helpers, self._prove, self._registry.reap)
+            self._upkeep.start(helpers, self._prove, self._registry.reap, self._guard.desk.inodes.surplus)
             helpers.start_soon(self._upkeep.find_programs, self._rulebook)
             helpers.start_soon(self._git.refresh)
             async with trio.open_nursery() as loop:

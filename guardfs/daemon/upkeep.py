@@ -21,6 +21,8 @@ _RETRY_S = 5.0
 """Seconds until a store that failed is tried again."""
 _REAP_S = 30.0
 """Seconds between two looks for sessions whose processes are all gone."""
+_SHED_S = 2.0
+"""Seconds between two looks at how many nodes the kernel's cache holds."""
 _QUEUE = 1024
 """Outsiders, and nodes with stale pages, that may wait; both can be spared when it is full."""
 
@@ -49,13 +51,18 @@ class Upkeep:
             pass  # A storm of refused stores: each next open drops the pages anyway.
 
     def start(
-        self, nursery: trio.Nursery, prove: Callable[[ProcId], Awaitable[None]], reap: Callable[[], None]
+        self,
+        nursery: trio.Nursery,
+        prove: Callable[[ProcId], Awaitable[None]],
+        reap: Callable[[], None],
+        surplus: Callable[[], list[tuple[int, bytes]]],
     ) -> None:
-        """Run all tasks until the nursery is cancelled; ``prove`` and ``reap`` are the guard's."""
+        """Run all tasks until the nursery is cancelled; the functions are the guard's and the inode table's."""
         nursery.start_soon(self._keep_store)
         nursery.start_soon(self._prove, prove)
         nursery.start_soon(self._invalidate)
         nursery.start_soon(self._reap, reap)
+        nursery.start_soon(self._shed, surplus)
 
     async def find_programs(self, rulebook: Rulebook) -> None:
         """Keep up with where git and its like are: the settings change, and so do packages."""
@@ -100,6 +107,18 @@ class Upkeep:
         except OSError:
             pass  # The kernel has forgotten the inode meanwhile, and its pages with it.
 
+    async def _shed(self, surplus: Callable[[], list[tuple[int, bytes]]]) -> None:
+        """Ask the kernel to forget names, in a thread: it may wait for requests that this loop has to answer."""
+
+        async def once() -> None:
+            names = surplus()
+            if names:
+                await trio.to_thread.run_sync(_forget_names, names, abandon_on_cancel=True)
+
+        while True:
+            await trio.sleep(_SHED_S)
+            await self._attempt("shed", once)
+
     async def _reap(self, reap: Callable[[], None]) -> None:
         async def once() -> None:
             reap()
@@ -114,3 +133,11 @@ class Upkeep:
         except Exception as error:
             # A bug beside the requests: what it would have done is missed, and every verdict stands without it.
             self._log.error("exception", operation=name, **where(error))
+
+
+def _forget_names(names: list[tuple[int, bytes]]) -> None:
+    for parent, name in names:
+        try:
+            pyfuse3.invalidate_entry(parent, name)
+        except OSError:
+            continue  # The kernel has forgotten it already.

@@ -93,7 +93,7 @@ class Notes:
             return  # Its mode keeps even its owner from reading it: its stamp has to do.
         try:
             seen = await self._judge.fingerprint_of(fd)
-            if session.get(handle.node.file) is record and seen.stamp == record.fingerprint.stamp:
+            if session.get(handle.node.file) == record and seen.stamp == record.fingerprint.stamp:
                 session.put(policy.closed_record(record, seen, taken))
                 self._judge.keep_bytes(self._desk.inodes.path(handle.node), fd, seen)
         finally:

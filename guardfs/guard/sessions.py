@@ -5,6 +5,7 @@ Must not look at files or decide. All of it belongs to the event loop.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -13,12 +14,15 @@ from guardfs.core.fingerprint import Match
 from guardfs.core.model import FileId, Fingerprint, How, Record, SessionId, Stamp
 from guardfs.core.policy import Target
 from guardfs.guard.settling import Settling
+from guardfs.guard.table import Table
 from guardfs.state import schema
 from guardfs.state.schema import KnownName, SessionRow
 from guardfs.state.store import Store
 
 _NAMES_PER_RECORD = 2
 """Names that a session may know for each record that it may hold."""
+_EVICTED_AT_ONCE = 64
+"""Evictions, each of about this part of the records, that it takes to evict them all."""
 
 
 class Session:
@@ -35,10 +39,10 @@ class Session:
         self.row = row
         self._store = store
         self.max_records = max_records
+        self._at_once = 1 + max_records // _EVICTED_AT_ONCE
         self._on_evict = on_evict
-        self._read: OrderedDict[FileId, Record] = OrderedDict()
-        self._own: OrderedDict[FileId, Record] = OrderedDict()
-        self._names: OrderedDict[bytes, FileId] = OrderedDict()
+        self._read, self._own = Table(), Table()
+        self._names: dict[bytes, FileId] = {}
         self._buried: dict[bytes, Record] = {}
         self._freed: OrderedDict[bytes, None] = OrderedDict()
         self._settling = Settling()
@@ -54,7 +58,7 @@ class Session:
 
     def records(self) -> list[Record]:
         """All records, of dead files first, then least recently used first."""
-        return [*self._buried.values(), *self._read.values(), *self._own.values()]
+        return [*self._buried.values(), *self._read, *self._own]
 
     def get(self, file: FileId) -> Record | None:
         """What the session knows of a file."""
@@ -125,22 +129,21 @@ class Session:
         file = record.file
         before = self.get(file)
         self._count(before, record)
+        self._read.pop(file)
+        self._own.pop(file)
+        packed = self._table(record).put(record)
         if before != record:
-            self._save_record(record)
-        self._read.pop(file, None)
-        self._own.pop(file, None)
-        self._table(record)[file] = record
+            self._save_record(file, packed)
         self._evict()
 
     def update(self, record: Record) -> None:
         """Replace what is known of a file without counting it as used."""
-        self._table(record)[record.file] = record
-        self._save_record(record)
+        self._save_record(record.file, self._table(record).put(record))
 
     def drop(self, file: FileId) -> None:
         """Forget a file."""
         self._settling.settle(file)
-        if self._read.pop(file, None) or self._own.pop(file, None):
+        if self._read.pop(file) or self._own.pop(file):
             self._store.delete("records", schema.record_key(self.id, file))
 
     def bury(self, file: FileId, now_s: float, settle_s: float) -> None:
@@ -248,16 +251,16 @@ class Session:
     def restore(self) -> None:
         """Load what the store remembers; each record has to prove itself by its digest."""
         for record in self._store.records(self.id):
-            self._table(record)[record.file] = msgspec.structs.replace(record, proved=False)
+            self._table(record).put(msgspec.structs.replace(record, proved=False))
         for known in self._store.names(self.id):
             self._names[known.path] = known.file
         self._evict()
 
-    def _table(self, record: Record) -> OrderedDict[FileId, Record]:
+    def _table(self, record: Record) -> Table:
         return self._read if record.how is How.READ else self._own
 
-    def _save_record(self, record: Record) -> None:
-        self._store.put("records", schema.record_key(self.id, record.file), msgspec.msgpack.encode(record))
+    def _save_record(self, file: FileId, packed: bytes) -> None:
+        self._store.put("records", schema.record_key(self.id, file), packed)
 
     def _count(self, before: Record | None, record: Record) -> None:
         row = self.row
@@ -269,14 +272,15 @@ class Session:
     def _evict(self) -> None:
         """The least recently used record goes first, what the session wrote last of all, its name with it."""
         while len(self) > self.max_records:
-            file, record = next(iter((self._read or self._own).items()))
-            self.drop(file)
-            if self._names.get(record.path) == file:
-                self.unname(record.path)
-            self.evicted += 1
-            self._on_evict(self)
-        while len(self._names) > self.max_records * _NAMES_PER_RECORD:
-            self.unname(next(iter(self._names)))
+            for record in (self._read or self._own).oldest(self._at_once):
+                self.drop(record.file)
+                if self._names.get(record.path) == record.file:
+                    self.unname(record.path)
+                self.evicted += 1
+                self._on_evict(self)
+        if len(self._names) > self.max_records * _NAMES_PER_RECORD:
+            for path in list(islice(self._names, self._at_once)):
+                self.unname(path)
 
 
 class Sessions:

@@ -18,11 +18,13 @@ import trio
 
 from guardfs.core.model import Record, SessionId
 from guardfs.errors import StoreError
-from guardfs.state import schema
+from guardfs.state import residency, schema
 from guardfs.state.schema import Event, KnownName, SessionRow
 
 _FIRST_MAP_BYTES = 64 << 20
 """Address space to begin with; doubled when full. The file on disk is as large as its content."""
+_MANY = 1000
+"""Changes in one transaction that touch so much of the map that its pages are given back."""
 EVENT_LIMIT = 50_000
 """Events that are kept: the oldest go first."""
 
@@ -83,6 +85,8 @@ class Store:
                             txn.delete(key, db=self._databases[database])
                         else:
                             txn.put(key, value, db=self._databases[database])
+                if len(batch) > _MANY:
+                    residency.give_back(self.directory / "data.mdb")
                 return
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * 2)

@@ -426,3 +426,23 @@ def test_file_ids_are_of_device_and_inode(tmp_path: Path) -> None:
 def remove_deep(path: Path) -> None:
     """A tree that shutil's recursion cannot remove."""
     subprocess.run(["rm", "-rf", path], check=True)
+
+
+def test_what_is_more_than_the_limit_is_named_once_oldest_first(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d2").mkdir()
+    inodes = Inodes(os.open(tmp_path, os.O_PATH))
+    found: dict[bytes, Node] = {}
+    for each in (b"d2", b"a", b"b", b"c", b"d"):
+        found[each], _ = inodes.find(inodes.root, each)
+        found[each].lookups = 1
+    assert inodes.surplus(6) == []
+    inodes.hold(found[b"b"], os.open(tmp_path / "b", os.O_RDONLY))
+    assert inodes.surplus(2) == [(ROOT, b"a")], "root, directory, a and the open b come first"
+    assert inodes.surplus(4) == [(ROOT, b"c"), (ROOT, b"d")]
+    for node in found.values():
+        inodes.forget(node.number, 1)
+    os.close(found[b"b"].descriptors[0])
+    inodes.let_go(found[b"b"], found[b"b"].descriptors[0])
+    inodes.close()
