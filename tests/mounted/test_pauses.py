@@ -61,17 +61,20 @@ def test_an_edit_that_nobody_disturbs(mount: Mount, workers: dict[str, Worker], 
 
 @pytest.mark.parametrize(("edit", "point"), POINTS)
 def test_a_save_at_that_point_survives(mount: Mount, workers: dict[str, Worker], edit: str, point: int) -> None:
-    agent, steps = workers["agent"], EDITS[edit]
+    agent, steps, pins = workers["agent"], EDITS[edit], []  # No number of a file is used again meanwhile.
     for name, save in SAVES.items():
         for by in ("user", "beside"):
             place = f"{name} {by}/"
             (mount.backing / place).mkdir()
             (mount.backing / place / "f").write_text("one\ntwo\nthree\n")
+            pins.append((mount.backing / place / "f").open())
             assert errors(agent, (("read", "f"), *steps[:point]), place) == []
             assert errors(workers[by], save, place) == []
             errors(agent, steps[point:], place)
             left = {path.name: path.read_bytes() for path in (mount.backing / place).iterdir()}
             assert MINE in left.values(), (place, left)
+    for pin in pins:
+        pin.close()
 
 
 def test_a_save_after_a_refusal(mount: Mount, workers: dict[str, Worker]) -> None:
