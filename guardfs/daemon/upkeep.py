@@ -21,7 +21,7 @@ _RETRY_S = 5.0
 """Seconds until a store that failed is tried again."""
 _REAP_S = 30.0
 """Seconds between two looks for sessions whose processes are all gone."""
-_SHED_S = 2.0
+_SHED_S = 1.0
 """Seconds between two looks at how many nodes the kernel's cache holds."""
 _QUEUE = 1024
 """Outsiders, and nodes with stale pages, that may wait; both can be spared when it is full."""

@@ -23,7 +23,7 @@ from guardfs.state.schema import Event, KnownName, SessionRow
 
 _FIRST_MAP_BYTES = 64 << 20
 """Address space to begin with; doubled when full. The file on disk is as large as its content."""
-_MANY = 1000
+_MANY = 100
 """Changes in one transaction that touch so much of the map that its pages are given back."""
 EVENT_LIMIT = 50_000
 """Events that are kept: the oldest go first."""

@@ -11,7 +11,7 @@ from tests.helpers.mounted import Mount, until
 FILES = 1_000_000 if os.environ.get("GUARDFS_LONG") else 40_000
 IN_EACH = 1_000
 """Files in one directory."""
-MOST_BYTES = 300 << 20
+MOST_BYTES = 300_000_000
 READ_ALL = """
 import os
 for directory in sorted(os.listdir('many')):

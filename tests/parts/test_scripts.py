@@ -431,7 +431,7 @@ def test_tests_run_in_the_tree_without_the_long_ones(machine: Machine) -> None:
 
 def test_long_tests_are_asked_for(ready: Machine) -> None:
     done = ready.run(ready.script("test"), "--long", "-x")
-    assert done.stdout.splitlines()[:2] == ["-x", "long=1"]
+    assert done.stdout.splitlines()[:2] == ["-o faulthandler_timeout=7200 -x", "long=1"]
 
 
 def test_all_checks_run_even_if_one_fails(ready: Machine) -> None:
