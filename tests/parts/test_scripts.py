@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REAL_TOOLS = "bash cat chmod cp dirname env flock grep ln mkdir readlink rm tail touch".split()
-DEBIAN_PROGRAMS = "fusermount3 gcc pkg-config git make node npm patch rsync sqlite3 getfattr setfacl".split()
+DEBIAN_PROGRAMS = "fusermount3 gcc pkg-config git make node npm patch rsync bindfs rg sqlite3 getfattr setfacl".split()
 NOBODY = 65534
 
 # One program under many names. It notes each call; a file fail-WHAT beside it makes WHAT fail with its text.
@@ -51,6 +51,7 @@ case "$name $*" in
   'python -I -m pip install '*)
     for tool in guardfs pytest ruff mypy lint-imports; do ln -sf "$machine/stand-in" "${{0%/*}}/$tool"; done
     ;;
+  'python -I '*/bench.py*) printf '%s\n' "$*" ;;
   'guardfs show '*) shift && printf '%s\0' "$@" && cat ;;
   'guardfs env') env -0 ;;
   'guardfs pid') printf '%s\n' "$$" ;;
@@ -427,6 +428,11 @@ def test_tests_run_in_the_tree_without_the_long_ones(machine: Machine) -> None:
         str(machine.tree),
         str(machine.venv / "bin"),
     ]
+
+
+def test_the_benchmark_gets_its_arguments(ready: Machine) -> None:
+    done = ready.run(ready.script("bench"), "--rounds", "1")
+    assert done.stdout.splitlines()[0] == f"-I {ready.tree}/scripts/lib/bench.py --rounds 1"
 
 
 def test_long_tests_are_asked_for(ready: Machine) -> None:
